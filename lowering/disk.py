@@ -128,7 +128,7 @@ def _read_if_trusted(path: Path) -> tuple[tuple[str, bytes] | None, str]:
     """The program in a file beside a model, or None and why it is not used. Raises OSError."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
-        return None, "it is no plain file, but a link or another thing"
+        return None, "it is not a regular file, but a link or something else"
     if not (_is_ours_alone(path.parent.stat()) and _is_ours_alone(found)):
         return None, "other users can write to it"
     return _read(path), "it is damaged"
@@ -242,7 +242,7 @@ def read_plain(path: Path, most: int = -1) -> bytes:
     flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
     with open(os.open(path, functools.reduce(operator.or_, flags, os.O_RDONLY)), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
         return file.read(most)
 
 

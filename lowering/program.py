@@ -35,7 +35,13 @@ from lowering.distribution.agreement import agree, is_of_all
 from lowering.forms import for_this_process
 from lowering.places import is_of_several_devices, on_one_device, usual_device
 from lowering.rules import RULES, Rule
-from tracegraph.core.interrupts import COLLECTS_IN_C, Disturbed, call_uncollected, is_of_interrupt
+from tracegraph.core.interrupts import (
+    COLLECTS_IN_C,
+    Disturbed,
+    call_uncollected,
+    is_of_interrupt,
+    outside_interrupts,
+)
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import operation_name, place_of_thread
@@ -185,9 +191,7 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
             results = rule(node.op, *[env[x] for x in node.inputs])
     except (DTypeError, GradientError, LoweringError, ShapeError):
         raise  # our own: it already has its place
-    except Exception as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(Exception) as error:
         first = str(error).split("\n")[0]
         raise LoweringError(
             message(
@@ -804,8 +808,3 @@ def _has_64_bits(graph: Graph) -> bool:
         for inner in graph.graphs()
         for x in (*inner.inputs, *(y for node in inner.nodes for y in node.outputs))
     )
-
-
-def compile_graph(graph: Graph) -> Program:
-    """The program of `graph`, all of whose sizes must be known."""
-    return Program(graph)

@@ -36,6 +36,7 @@ import tracegraph.nn
 import tracegraph.ops
 from tests.compiling import compile_quickly
 from tests.control_flow import test_control_flow_mutants as control_flow
+from tests.derived_graphs import jvp_graph, vjp_graph
 from tests.function_table import ROWS, Row
 from tests.mathematics import test_table_programs
 from tests.mutants import _forget, problems_of_row
@@ -46,8 +47,6 @@ from tracegraph.control import branch, scan, while_loop
 from tracegraph.eager import pending
 from tracegraph.ir import intern
 from tracegraph.ops import constant
-from tracegraph.passes.forward import jvp_graph
-from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.sparsity import pattern
 from tracegraph.passes.vectorise import vectorise
 

@@ -104,7 +104,13 @@ MUTANTS = [
     # The base classes.
     Mutant(E.Elementwise, "vjp", "conjugated(factor)", "factor", E.Mul),
     Mutant(E.Elementwise, "jvp", "scale(t, f)", "scale(t, conjugated(f))", E.Mul),
-    Mutant(E.Elementwise, "batch", "batched_operands(n, batched, inputs)", "inputs", E.Add),
+    Mutant(
+        broadcast.OverBatchAxes,
+        "batch",
+        "batched_operands(n, batched, operands)",
+        "operands",
+        E.Add,
+    ),
     Mutant(E.Elementwise, "depends", "*patterns)", "patterns[0])", E.Add),
     Mutant(E.Elementwise, "infer", "check_kind(self.name, types[0], self.kinds)", "pass", E.Atan2),
     Mutant(E.Relation, "result_dtype", "bool_", "dtype", E.Less),
@@ -317,9 +323,9 @@ MUTANTS = [
     Mutant(Pattern, "accumulate", "step *= 2", "step *= 3", reduce.CumSum),
     Mutant(Pattern, "_shifted", "if reverse", "if not reverse", reduce.CumSum),
     # Calls with a backward of their own, and barriers.
-    Mutant(CustomCall, "vjp", "zip(self.sources, found", "zip(self.sources[::-1], found"),
+    Mutant(CustomCall, "vjp", "at_places(self.sources,", "at_places(self.sources[::-1],"),
     Mutant(CustomCall, "vjp", "for i in self.targets]", "for i in self.targets[::-1]]"),
-    Mutant(CustomCall, "jvp", "zip(places, found", "zip(places[::-1], found"),
+    Mutant(CustomCall, "jvp", "at_places(places,", "at_places(places[::-1],"),
     Mutant(CustomCall, "jvp", "in self.sources if", "in self.sources[:1] if"),
     Mutant(CustomCall, "batch", "(*xs)), flags", "(*xs)), flags[::-1]"),
     Mutant(CustomCall, "entered", "*(patterns[i] for", "*(patterns[i].emptied() for"),

@@ -164,7 +164,7 @@ def _floating_type(g: Any) -> DType:
         fact = f"compare: {shown(g)} is neither a function nor a data type"
         fail(DTypeError, fact, fix=fix)
     if not dtype.is_floating:
-        fail(DTypeError, f"compare: {dtype.name} cannot stand in the place of float32", fix=fix)
+        fail(DTypeError, f"compare: {dtype.name} cannot replace float32", fix=fix)
     return dtype
 
 

@@ -24,7 +24,7 @@ from tracegraph.boundary.tracebacks import (
     enable_traceback_filtering,
     is_traceback_filtering_enabled,
 )
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.later import opened
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.tensorshape import TensorShape
@@ -444,9 +444,7 @@ class GraphDump:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._numbers = itertools.count(_highest_number(self.directory) + 1)
-        except OSError as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(OSError) as error:
             fact = f"dump_graphs: {self.directory} cannot be a folder for graphs"
             refused(error, fact, "name a directory that can be made and written to")
         pass_observers.observers.append(self._write)
@@ -476,9 +474,7 @@ class GraphDump:
                     self._create(f"{name}.unchanged", f"as in {file}")
                     return
                 file = self._create(f"{name}.{suffix}", content)
-            except OSError as error:
-                if is_of_interrupt(error):
-                    raise
+            except outside_interrupts(OSError) as error:
                 self._give_up(error)
                 return
             if text is None:

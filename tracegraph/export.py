@@ -11,7 +11,7 @@ import numpy as np
 from tracegraph.api.absent import publish
 from tracegraph.archive.directory import as_path, write_output
 from tracegraph.boundary.tracebacks import api_boundary
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.shapes import ShapeVariable
 from tracegraph.core.source import sourced
 from tracegraph.eager import backend
@@ -123,9 +123,7 @@ def _takes_nothing(traced: Function) -> bool:
     """Whether a function can be called without arguments."""
     try:
         traced.signature.parameters.bind()
-    except TypeError as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(TypeError):
         return False
     return True
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, 
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.later import opened
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.errors import (
@@ -197,9 +197,7 @@ class _Mapping(_Dict):
             return _with_attributes(made, (("data", contents), *self.state))
         try:
             return self.kind(contents)
-        except Exception as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(Exception) as error:
             fact = f"{self.kind.__name__} cannot be built again from a dict of its items: {error}"
             fix = "pass dict(...) of it, or let its constructor take a dict"
             raise UnknownValue(fact, fix) from error
@@ -316,9 +314,7 @@ def ordered_keys(keys: Iterable[Any]) -> list[Any]:
     keys = list(keys)
     try:
         return sorted(keys)
-    except TypeError as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(TypeError):
         kinds = {(type(key).__module__, type(key).__qualname__) for key in keys}
     if len(kinds) == 1:
         return sorted(keys, key=repr)
@@ -714,7 +710,7 @@ def map_structure(
         fail(TraceError, fact, fix="give a function, and then the structures")
     if not structures:
         fact = "map_structure: there are no structures"
-        fail(SignatureError, fact, fix="give at least one behind the function")
+        fail(SignatureError, fact, fix="give at least one after the function")
     flats, packing = _matched(structures, check_types)
     return packing.pack([func(*row) for row in zip(*flats, strict=True)])
 

@@ -108,7 +108,7 @@ class Profile:
         """A table of the shares of `by`, which is "lines", "scopes" or "ops", most expensive first.
 
         `most` is how many rows it has. Raises TraceError (a TypeError) for any other `by`,
-        ShapeError (a ValueError) or DTypeError (a TypeError) if `most` is no count.
+        ShapeError (a ValueError) or DTypeError (a TypeError) if `most` is not a count.
         """
         if by not in ("lines", "scopes", "ops"):
             fact = f"profile: by is {shown(by)}"

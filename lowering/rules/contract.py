@@ -46,8 +46,8 @@ def _divided_conv(op: ops.Conv, x: Any, y: Any, mesh: Any) -> Any:
 
     Where x and y are both divided in space, as in the gradient by the kernel, it adds the parts up
     over all devices, so an axis of the mesh that divides neither has each part counted again, and
-    so has what fills up sizes that are no multiple. Where there are groups, it takes parts of
-    channels that are no whole groups.
+    so has what fills up sizes that are not multiples. Where there are groups, it takes parts of
+    channels that are not whole groups.
     """
     space = range(len(op.strides))
     places = [axis + 1 for axis in space]

@@ -144,7 +144,7 @@ class _StepsBack:
         return jax.lax.fori_loop(0, steps, step, states)
 
     def _keep(self, step: Any, slots: Any) -> Any:
-        """Stores the state behind a step, which is read from where it was stored: XLA would copy a
+        """Stores the state after a step, which is read from where it was stored: XLA would copy a
         state that is both stored and carried."""
         place = self.of_block + step
         states = self.body(*self.constants, *(slot[place] for slot in slots))

@@ -15,7 +15,7 @@ from tracegraph.ops import fourier as ops
 
 
 def _in_rows(y: Any) -> Any:
-    """y in the layout that XLA's transforms on CPUs need. What comes behind, such as Cholesky's
+    """y in the layout that XLA's transforms on CPUs need. What comes after, such as Cholesky's
     factor of LAPACK, or in front, such as what divides an axis, would give them its own, by
     columns, and the program could not run."""
     return jax.lax.optimization_barrier(y.reshape(-1)).reshape(y.shape)

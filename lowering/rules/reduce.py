@@ -73,7 +73,7 @@ def _first(op: ops.ArgExtreme, x: Any, extreme: Callable[..., Any]) -> Any:
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.int8)
     count = x.shape[op.axis]
-    number = jnp.int64 if op.dtype.size == 8 else jnp.int32  # also the one behind the last
+    number = jnp.int64 if op.dtype.size == 8 else jnp.int32  # also the one after the last
 
     def compare(x: Any) -> tuple[Any, Any]:
         wanted = lax.expand_dims(extreme(x, (op.axis,)), (op.axis,))

@@ -1430,7 +1430,7 @@ def caught_inside(x):
 
 
 def test_an_exception_of_a_traced_branch_must_not_be_caught_behind_it():
-    """It is raised whatever the tensor is, so the result would be that of the handler always."""
+    """It is raised whatever value the tensor has, so the result would always be the handler's."""
     for function, told in (
         (caught_in_place, r"a ValueError that leaves a branch of the `if`"),
         (caught_around_a_loop, r"a KeyError that leaves the loop"),
@@ -1598,7 +1598,7 @@ UNCONVERTED = {
     while_else: "a `while ... else` in line {}, which is not converted: set a flag where",
     late_walrus: "a `:=` that is not evaluated first in its statement in line {}, which is not "
     "converted: assign in a statement of its own",
-    of_alternatives: "a guard behind alternatives in line {}, which is not converted: compare with",
+    of_alternatives: "a guard after alternatives in line {}, which is not converted: compare with",
 }
 
 

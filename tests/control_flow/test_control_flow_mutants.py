@@ -149,7 +149,12 @@ MUTANTS = [
     (0, Mutant(Cond, "taken_by", "LogicalNot()(decider)", "decider")),
     (0, Mutant(Switch, "taken_by", "full(False, mask.type)", "full(True, mask.type)")),
     (0, Mutant(Branch, "_each_by_itself", "select_rows(taken, new, old)", "new")),
-    (0, Mutant(Branch, "jvp", "results[place] = t", "results[place] = t + t")),
+    (
+        0,
+        Mutant(
+            Branch, "jvp", "at_places(places, pushed,", "at_places(places, [t + t for t in pushed],"
+        ),
+    ),
     (0, Mutant(Branch, "_backward", "_filled(places, of_one,", "_filled(places[::-1], of_one,")),
     (1, Mutant(Scan, "pulled_back", "not self.reverse", "self.reverse")),
     (1, Mutant(Scan, "states_with_cotangents", "has or i in reached", "has")),

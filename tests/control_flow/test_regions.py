@@ -12,6 +12,7 @@ import pytest
 import tracegraph as tg
 from lowering.program import graph_function
 from lowering.rules import RULES
+from tests.derived_graphs import jvp_graph, vjp_graph
 from tracegraph.calls.call import Call
 from tracegraph.control.branch import stacked_outputs
 from tracegraph.control_passes.ranges import range_of
@@ -22,8 +23,6 @@ from tracegraph.ir.rewrite import rewritten
 from tracegraph.ir.tensor import Graph
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import Cos, Sin
-from tracegraph.passes.forward import jvp_graph
-from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.vectorise import vectorise
 
 

@@ -11,11 +11,11 @@ import jax
 import pytest
 
 from lowering.program import graph_function, shape_struct
+from tests.derived_graphs import vjp_graph
 from tests.op_table import CASES, Case
 from tests.ops.test_ops import has_derivative, is_allowed, traced
 from tracegraph.core.types import DType, bfloat16, float16, float32
 from tracegraph.ir.tensor import Graph
-from tracegraph.passes.gradient import vjp_graph
 
 NARROW = (float32, bfloat16, float16)
 #: How many rows are lowered as one program.

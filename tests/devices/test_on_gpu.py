@@ -13,6 +13,7 @@ import pytest
 import tracegraph as tg
 from lowering.places import local_devices
 from lowering.program import graph_function
+from tests.derived_graphs import vjp_graph
 from tests.devices.test_cuda_lowering import chunks, dtypes_of
 from tests.op_table import Case
 from tests.ops.test_ops import (
@@ -24,7 +25,6 @@ from tests.ops.test_ops import (
     traced,
 )
 from tracegraph.core.device_names import parsed
-from tracegraph.passes.gradient import vjp_graph
 
 NAME = os.environ.get("TRACEGRAPH_TEST_DEVICE", "gpu:0")
 #: Ops that are not compared number by number: the mesh of a layout is of one kind, and each library

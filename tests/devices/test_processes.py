@@ -720,7 +720,7 @@ def test_another_program_at_the_address(answer):
 
         threading.Thread(target=serve, daemon=True).start()
         text = refused(f"127.0.0.1:{port_of(server)}", 2, 1, timeout=5)
-    assert "did not take process 1 of 2: it ended, or is no process of ours" in text
+    assert "did not take process 1 of 2: it ended, or does not belong to this run" in text
     assert "fix: see whether process 0 has ended, or another program listens" in text
 
 

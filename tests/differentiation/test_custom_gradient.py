@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from lowering.program import compile_graph
+from lowering.program import Program
 from tests.compiling import QUICK
 from tests.oracles import by_jax
 from tracegraph.calls.custom_call import CustomCall
@@ -1342,7 +1342,7 @@ def test_text_round_trip():
     parsed.verify()
     graph.verify()
     x = np.array([0.1, 0.2, 0.3], np.float32)
-    for found, expected in zip(compile_graph(parsed)(x), compile_graph(graph)(x), strict=True):
+    for found, expected in zip(Program(parsed)(x), Program(graph)(x), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -1578,7 +1578,7 @@ def temporary_memory(wrap: Callable[..., Any], rows: int, columns: int) -> int:
         return tg.grad(lambda x: stack(x, tg.unstack(weights), wrap))(x)
 
     graph = slopes.get_concrete_function(x, tg.TensorSpec([16, columns, columns])).graph
-    return compile_graph(graph).lowered().compile().memory_analysis().temp_size_in_bytes
+    return Program(graph).lowered().compile().memory_analysis().temp_size_in_bytes
 
 
 def test_recomputation_saves_memory():
@@ -1601,7 +1601,7 @@ def test_recomputation_saves_memory_in_a_scan():
         slopes = tg.function(lambda x, ws: tg.grad(chain, argnums=1)(x, ws))
         specs = tg.TensorSpec([rows, columns]), tg.TensorSpec([steps, columns, columns])
         graph = slopes.get_concrete_function(*specs).graph
-        return compile_graph(graph).lowered().compile().memory_analysis().temp_size_in_bytes
+        return Program(graph).lowered().compile().memory_analysis().temp_size_in_bytes
 
     state = 4 * rows * columns * steps
     assert needed(tg.recompute_grad) <= 1.5 * state

@@ -8,10 +8,10 @@ from hypothesis import given, settings, strategies as st
 
 import tracegraph as tg
 from tests.derivatives import batch_jacobian, gradient, jacobian
+from tests.derived_graphs import vjp_graph
 from tests.oracles import assert_near
 from tracegraph.core.shapes import element_count
 from tracegraph.passes import registry
-from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.simplify import simplify
 
 pytestmark = [

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 import tracegraph as tg
 from lowering.program import graph_function
+from tests.derived_graphs import vjp_graph
 from tests.op_table import CASES, x
 from tracegraph.core.sparsity_patterns import Pattern, everything, moved, union
 from tracegraph.core.types import TOKEN, TensorType, float64, int32
@@ -31,7 +32,6 @@ from tracegraph.passes.colouring import (
     colour_symmetric,
     symmetric_part,
 )
-from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.sparsity import element_sources, pattern, row_sources
 
 #: The same code is decorated again for each case.

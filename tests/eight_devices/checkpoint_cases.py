@@ -153,7 +153,7 @@ def outside(row):
         (repeat_one, "its parts do not cover each element exactly once"),
         (larger, "its parts do not cover each element exactly once"),
         (other_rank, "it has other axes than the array, which has 2"),
-        (outside, r"a part of it ends behind its shape, \[48, 24\]"),
+        (outside, r"a part of it ends outside its shape, \[48, 24\]"),
     ],
 )
 def test_parts_that_are_no_array_are_refused(change, fact, tmp_path):

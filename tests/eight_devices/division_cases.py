@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import tracegraph as tg
 from lowering.program import graph_function
+from tests.derived_graphs import vjp_graph
 from tests.op_table import CASES
 from tests.ops.test_ops import CHUNK, arguments, difference_of, has_derivative, traced
 from tracegraph.core.types import type_of_array
@@ -19,7 +20,6 @@ from tracegraph.ir.builder import Builder
 from tracegraph.ops import index
 from tracegraph.ops.layout import WithLayout
 from tracegraph.ops.shape import Pad
-from tracegraph.passes.gradient import vjp_graph
 
 DEVICES = np.array(jax.devices())
 #: The axis `idle` divides no operand.

@@ -193,7 +193,7 @@ def test_gradients_through_loops_are_watched():
     with pytest.raises(NumericsError) as caught:
         tg.function(slope, check_numerics=True)(tg.constant(0.0))
     fact, line = told(caught.value)
-    assert "vjp derived it of this line" in fact
+    assert "vjp derived it from this line" in fact
     assert line == line_of(slope, "here")
 
 
@@ -224,7 +224,7 @@ def test_the_reverse_mode_of_a_while_names_the_line_and_the_step(option, checkpo
         f(tg.constant(0.0), tg.constant(4))
     fact, line = told(caught.value)
     where = STEP.format(3, f"{line_of(roots, 'the loop')} vjp")
-    assert fact.startswith("div: f32[] holds nan") and "vjp derived it of this line" in fact
+    assert fact.startswith("div: f32[] holds nan") and "vjp derived it from this line" in fact
     assert fact.endswith(f"; in {where}, counted from 0")
     assert line == line_of(roots, "here")
 

@@ -2763,7 +2763,7 @@ def with_a_gradient(x):
     ),
     derived=numerics_error(
         watched(in_the_gradient),
-        "div: f32[2] holds nan or infinity, and the operands are finite; vjp derived it of this "
+        "div: f32[2] holds nan or infinity, and the operands are finite; vjp derived it from this "
         "line",
         FINITE,
         # The cotangent comes of the line that asks for the gradient.

@@ -183,7 +183,7 @@ def test_functions_that_it_calls_and_gradients_in_it_are_searched():
 
     with pytest.raises(NumericsError) as caught:
         slope(tg.constant([4.0, 0.0]))
-    assert "jvp derived it of this line" in str(caught.value)
+    assert "jvp derived it from this line" in str(caught.value)
     assert "tg.sqrt(x)  # here" in str(caught.value)
     np.testing.assert_allclose(slope(tg.constant([4.0])), [0.25])
 

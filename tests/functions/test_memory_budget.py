@@ -466,7 +466,7 @@ def test_a_budget_that_cannot_be_met_names_the_least():
     with pytest.raises(tg.errors.InvalidArgumentError) as caught:
         tg.function(gradients, memory_budget="1KiB")(*args)
     text = str(caught.value)
-    least = re.match(r"the least found for gradients is (\d+\.\d [KMG]iB) beside", text)
+    least = re.match(r"the least found for gradients is (\d+\.\d [KMG]iB) in addition", text)
     assert least and "its memory_budget is 1.0 KiB" in text and "test_memory_budget.py:" in text
     f = tg.function(gradients, memory_budget=least[1])
     close(f(*args), of_jax(X, KERNELS[:3]))
@@ -479,13 +479,15 @@ def test_sizes_that_are_rounded_to_the_same_are_told_in_bytes():
     with pytest.raises(tg.errors.InvalidArgumentError) as caught:
         tg.function(f.python_function, memory_budget=least - 1)(x)
     text = str(caught.value)
-    assert f"is {least} B beside" in text and f"memory_budget is {least - 1} B." in text
+    assert f"is {least} B in addition" in text and f"memory_budget is {least - 1} B." in text
     assert f'memory_budget="{least}B" or more' in text
 
 
 def test_a_function_without_gradients_has_nothing_to_compute_again():
     f = tg.function(lambda x: tg.reduce_sum(tg.linalg.inv(x @ x)), memory_budget=8)
-    with pytest.raises(tg.errors.InvalidArgumentError, match=r"least found for .* is \d.* beside"):
+    with pytest.raises(
+        tg.errors.InvalidArgumentError, match=r"least found for .* is \d.* in addition"
+    ):
         f(tg.eye(16))
     table = tg.function(f.python_function).memory(tg.TensorSpec([16, 16]))
     assert not table.rows and "gradients read no value" in str(table)

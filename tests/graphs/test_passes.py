@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from lowering.program import compile_graph
+from lowering.program import Program
+from tests.derived_graphs import jvp_graph, vjp_graph
 from tracegraph.calls import top_level_calls
 from tracegraph.calls.call import Call, backward_graph, residual_plan
 from tracegraph.core.types import TensorType
 from tracegraph.errors import ShapeError
 from tracegraph.ir.builder import Builder
-from tracegraph.passes.forward import jvp_graph
-from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.simplify import dead_code, share, simplify
 from tracegraph.passes.sparsity import pattern
 from tracegraph.passes.specialise import specialise
@@ -118,7 +117,7 @@ def test_zero_times_x_is_kept_since_x_may_be_infinite():
             """
         )
     )
-    (result,) = compile_graph(graph)(np.float32(np.inf))
+    (result,) = Program(graph)(np.float32(np.inf))
     assert np.isnan(result)
 
 
@@ -207,7 +206,7 @@ def test_specialise_replaces_sizes():
     assert small.is_static and not graph.is_static
     assert str(small.nodes[0].outputs[0].type) == "f32[6,2]"
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
-    (y,) = compile_graph(small)(x)
+    (y,) = Program(small)(x)
     np.testing.assert_allclose(y, (x.reshape(-1, 2) ** 2).mean(0), rtol=1e-6)
 
 
@@ -346,7 +345,7 @@ def test_derivatives_of_a_graph_that_returns_a_value_twice(derive):
     derived = derive(graph)
     derived.verify()
     inputs = [np.float32(3.0), *([np.float32(1.0)] * (len(derived.inputs) - 1))]
-    assert float(compile_graph(derived)(*inputs)[-1]) == (12.0 if derive is vjp_graph else 6.0)
+    assert float(Program(derived)(*inputs)[-1]) == (12.0 if derive is vjp_graph else 6.0)
 
 
 def test_a_pass_that_fails_leaves_no_nodes_behind():

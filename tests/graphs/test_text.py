@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tracegraph as tg
+from tests.derived_graphs import vjp_graph
 from tracegraph.calls.call import Call
 from tracegraph.core.shapes import Dim, ShapeVariable, floor_divide, maximum, minimum
 from tracegraph.core.source import UNKNOWN, Source
@@ -43,7 +44,6 @@ from tracegraph.ops.constant import Constant, DimSize
 from tracegraph.ops.contract import Matmul
 from tracegraph.ops.elementwise import Add, Cast, Mul, PreventGradient, Sin, Tanh
 from tracegraph.ops.shape import Concatenate, Reshape, Slice, Transpose
-from tracegraph.passes.gradient import vjp_graph
 from tracegraph.text import graph_text, module_text, parse, parse_module, verify
 from tracegraph.text.literals import LiteralReader, value_text
 from tracegraph.text.parser import _annotations

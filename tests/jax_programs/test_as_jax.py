@@ -19,14 +19,13 @@ from lowering.export.jax_derivatives import differentiable
 from lowering.program import graph_function
 from lowering.rules import RULES as LOWERING_RULES
 from tests.compiling import QUICK
+from tests.derived_graphs import jvp_graph, vjp_graph
 from tests.op_table import CASES
 from tests.ops.test_ops import has_derivative, traced
 from tests.oracles import raises
 from tracegraph.core.types import complex128, float64
 from tracegraph.ops import constant, elementwise, random
 from tracegraph.passes import registry
-from tracegraph.passes.forward import jvp_graph
-from tracegraph.passes.gradient import vjp_graph
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")

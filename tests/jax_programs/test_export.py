@@ -19,11 +19,11 @@ from jax.extend.mlir import ir
 
 import tracegraph as tg
 from lowering.export import stablehlo
+from tests.derived_graphs import vjp_graph
 from tests.functions import test_open_sizes as open_sizes
 from tests.op_table import CASES
 from tests.ops.test_ops import SYMBOLIC, has_derivative, symbolic_graph, traced
 from tests.oracles import raises
-from tracegraph.passes.gradient import vjp_graph
 from tracegraph.saved_model import LoadedModule
 
 pytest.importorskip("flatbuffers")

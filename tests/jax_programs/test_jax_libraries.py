@@ -483,9 +483,9 @@ def test_a_solution_of_diffrax():
 def test_what_is_no_module_is_refused():
     with pytest.raises(tg.errors.TraceError, match="a Dense is given without its variables"):
         tg.Module.from_flax(flax().Dense(2))
-    with pytest.raises(tg.errors.TraceError, match="from_flax: a dict is no such module"):
+    with pytest.raises(tg.errors.TraceError, match="from_flax: a dict is not such a module"):
         tg.Module.from_flax({}, {})
-    with pytest.raises(tg.errors.TraceError, match="from_equinox: an int is no such module"):
+    with pytest.raises(tg.errors.TraceError, match="from_equinox: an int is not such a module"):
         tg.Module.from_equinox(3)
     with pytest.raises(tg.errors.TraceError, match="from_equinox: a PjitFunction is no such"):
         tg.Module.from_equinox(jnp.sin)

@@ -64,7 +64,7 @@ KINDS = {
 
 
 def along(step, x, weights, states, mask=None, zero=False):
-    """The outputs of all steps, and the states behind the last."""
+    """The outputs of all steps, and the states after the last."""
     outputs, last = [], None
     for k in range(x.shape[1]):
         y, after = step(x[:, k], states, *weights)

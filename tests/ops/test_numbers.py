@@ -11,9 +11,9 @@ import pytest
 
 import tests.ops.test_ops as suite
 import tracegraph as tg
+from tests.derived_graphs import vjp_graph
 from tests.op_table import CASES
 from tracegraph.core.types import float64
-from tracegraph.passes.gradient import vjp_graph
 
 pytestmark = [
     # Each case decorates a function of its own, from one line.

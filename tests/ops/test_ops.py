@@ -23,6 +23,7 @@ import tracegraph as tg
 from lowering.program import graph_function
 from lowering.rules import RULES
 from tests.compiling import OPTIMISED, QUICK
+from tests.derived_graphs import jvp_graph, vjp_graph
 from tests.op_table import CASES, ELSEWHERE, WITHOUT, Case, Operand, at, draw
 from tracegraph.core.shapes import Dim, ShapeVariable, substitute_shape
 from tracegraph.core.sparsity_patterns import Pattern
@@ -64,8 +65,6 @@ from tracegraph.ops import (
     sort,
 )
 from tracegraph.ops.random import RandomNormal, RandomUniform
-from tracegraph.passes.forward import jvp_graph
-from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.sparsity import pattern
 from tracegraph.passes.specialise import specialise
 from tracegraph.passes.vectorise import vectorise

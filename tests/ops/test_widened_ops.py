@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lowering.program import graph_function
+from tests.derived_graphs import vjp_graph
 from tests.op_table import Case
 from tests.ops.test_ops import (
     CHUNKS,
@@ -24,7 +25,6 @@ from tests.ops.test_ops import (
 from tracegraph.core.shapes import Dim, static_shape
 from tracegraph.ir.tensor import Graph
 from tracegraph.ops.elementwise import Elementwise
-from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.specialise import specialise
 from tracegraph.passes.vectorise import vectorise
 

@@ -922,7 +922,7 @@ def test_a_flipped_bit(run, model):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda path: (path / "tracegraph.json").write_text("{"), "is no JSON"),
+        (lambda path: (path / "tracegraph.json").write_text("{"), "is not JSON"),
         (lambda path: (path / "tracegraph.json").write_text("{}"), "'format' is missing"),
         (lambda path: next(path.glob("*.tgir")).unlink(), "is missing"),
         (lambda path: next(path.glob("weights*")).write_bytes(b""), "has 0 bytes"),
@@ -940,7 +940,7 @@ def test_every_answer_of_verify_has_the_same_fields(run, model, saved):
     (Path(path) / "tracegraph.json").write_text("{")
     code, out, _ = run("verify", path, "--json")
     damaged = json.loads(out)
-    assert code == 1 and damaged["is_right"] is False and "is no JSON" in damaged["error"]
+    assert code == 1 and damaged["is_right"] is False and "is not JSON" in damaged["error"]
     assert right.keys() == none.keys() == damaged.keys() and right["error"] is None
     rows = [*right["derivatives"], *none["derivatives"]]
     assert len({tuple(row) for row in rows}) == 1 and rows[-1]["jvp"] is None

@@ -153,7 +153,7 @@ def test_the_root_has_its_parts_as_names():
     assert [name for name, _ in tg.train.list_variables(path)] == ["first", "more", "second"]
     listed = tg.train.Checkpoint([tg.Variable(1), {"k": tg.Variable(2)}]).write("list")
     assert [name for name, _ in tg.train.list_variables(listed)] == ["0", "1/k"]
-    with pytest.raises(ValueError, match="two values stand at 'first'"):
+    with pytest.raises(ValueError, match="two values have the path 'first'"):
         tg.train.Checkpoint(pair, first=tg.Variable(1))
     tg.train.Checkpoint(pair, first=pair.first)
     table = {"a": tg.Variable(1), (): None, 3: [tg.Variable(2)]}

@@ -314,7 +314,7 @@ def test_what_is_no_plain_file_is_not_read(saved, hits, kind):
     for path in programs(saved):
         replace_by(kind, path)
     loaded = tg.saved_model.load(saved, compiled=True)
-    with pytest.warns(UserWarning, match="compiled anew: it is no plain file") as caught:
+    with pytest.warns(UserWarning, match="compiled anew: it is not a regular file") as caught:
         np.testing.assert_allclose(loaded(X), expected(), rtol=1e-6, atol=1e-6)
     assert hits.count == 0 and not any("kept in" in str(w.message) for w in caught)
 

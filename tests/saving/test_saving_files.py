@@ -263,7 +263,7 @@ def test_what_a_device_refuses_to_read_is_told_with_the_tensor(tmp_path, monkeyp
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_tensor_files_are_those_of_safetensors(tmp_path, count):
     """Byte for byte: the order by the size of elements, the head, what it is filled up with."""
-    dtypes = sorted(tensors._NATIVE)[: 2 * count]
+    dtypes = sorted(tensors._FORMAT_NAMES)[: 2 * count]
     views = {
         f'{name} \u00e9\n"{number}': tensors.storage_view(np.ones(shape).astype(name))
         for name in dtypes

@@ -211,7 +211,7 @@ _OF_LAYERS = {
     **dict.fromkeys(["forward", "predict"], _CALLED),
     "evaluate": (
         "losses and metrics are functions",
-        "compute them of what layer(x) returns, with tg.losses and tg.metrics",
+        "compute them from what layer(x) returns, with tg.losses and tg.metrics",
     ),
     **dict.fromkeys(["eval", "train"], _MODE),
     **dict.fromkeys(["load_state_dict", "load_weights", "save", "save_weights"], _FILES),

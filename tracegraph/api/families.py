@@ -235,7 +235,7 @@ _RULES: list[tuple[str, str, str]] = [
     (r"keras\.preprocessing", "it stands elsewhere", "use tg.utils.pad_sequences, or tg.image"),
     (r"keras\.(callbacks|export|models|saving|wrappers)", *_TRAINING),
     (r"keras\.backend", "functions of tensors are those of tg", "use tg, tg.math and tg.nn"),
-    (r"keras\.(random|tree)", "it stands in tg itself", "use tg.random, or tg.nest"),
+    (r"keras\.(random|tree)", "it is in tg itself", "use tg.random, or tg.nest"),
     (
         r"keras\.(config|mixed_precision|dtype_policies|DTypePolicy)",
         "each layer has its dtype",

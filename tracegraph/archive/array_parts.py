@@ -11,19 +11,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from tracegraph.archive.manifest import Entry, has_surrogates
-from tracegraph.archive.tensors import (
-    ArrayPlace,
-    Stored,
-    TensorFile,
-    dtype_of,
-    sizes_of,
-    stored_array,
-)
+from tracegraph.archive.tensors import Stored, TensorFile, sizes_of, stored_array, stored_type
 from tracegraph.core.types import TensorType
 
 #: The most bytes of a part.
@@ -188,32 +181,35 @@ def _box(low: Sequence[int], high: Sequence[int], origin: Sequence[int]) -> tupl
     return tuple(slice(a - o, b - o) for a, b, o in zip(low, high, origin, strict=True))
 
 
-def stored_arrays(entry: Entry, files: Mapping[str, TensorFile]) -> dict[str, Stored | StoredParts]:
+StoredArray: TypeAlias = Stored | StoredParts
+
+
+def stored_arrays(entry: Entry, files: Mapping[str, TensorFile]) -> dict[str, StoredArray]:
     """The arrays in a table of the manifest, each verified against the headers of its files."""
-    found: dict[str, Stored | StoredParts] = {}
+    found: dict[str, StoredArray] = {}
     for key, row in entry.pairs().items():
         if has_surrogates(key):
             row.fail("the name holds half of a pair of surrogates")
         if "parts" in row.pairs():
             found[key] = _stored_parts(row, key, files)
         else:
-            found[key] = stored_array(
-                row, key, ArrayPlace(*row.fields("file", "dtype", "shape", "sha256")), files
-            )
+            file, dtype, shape, digest = row.fields("file", "dtype", "shape", "sha256")
+            type = stored_type(dtype, shape)
+            found[key] = stored_array(row, key, type, file.choice(files), digest)
     return found
 
 
 def _stored_parts(row: Entry, key: str, files: Mapping[str, TensorFile]) -> StoredParts:
     dtype, shape, entries = row.fields("dtype", "shape", "parts")
-    type = TensorType(dtype_of(dtype), sizes_of(shape))
+    type = stored_type(dtype, shape)
     found = []
     for entry in entries.items():
         places, file, sizes, digest = entry.fields("begin", "file", "shape", "sha256")
         begin = sizes_of(places)
         if not len(begin) == len(sizes.axes()) == len(shape.axes()):
             entry.fail(f"it has other axes than the array, which has {len(shape.axes())}")
-        place = ArrayPlace(file, dtype, sizes, digest)
-        part = stored_array(entry, key_of(key, begin), place, files)
+        part_type = stored_type(dtype, sizes)
+        part = stored_array(entry, key_of(key, begin), part_type, file.choice(files), digest)
         end = tuple(a + b for a, b in zip(begin, sizes_of(sizes), strict=True))
         found.append(StoredPart(begin, end, part))
     _check_cover(row, type, found)
@@ -228,7 +224,7 @@ def _check_cover(row: Entry, type: TensorType, parts: Sequence[StoredPart]) -> N
         for i, size in enumerate(shape)
     ]
     if any(cut[-1] > size for cut, size in zip(cuts, shape, strict=True)):
-        row.fail(f"a part of it ends behind its shape, {list(shape)}")
+        row.fail(f"a part of it ends outside its shape, {list(shape)}")
     cells = [len(cut) - 1 for cut in cuts]
     if math.prod(cells) > _CELLS * len(parts):
         row.fail("its parts form no grid")
@@ -238,15 +234,3 @@ def _check_cover(row: Entry, type: TensorType, parts: Sequence[StoredPart]) -> N
         counts[tuple(slice(cut.index(a), cut.index(b)) for cut, a, b in bounds)] += 1
     if not (counts == 1).all():
         row.fail("its parts do not cover each element exactly once")
-
-
-def unlisted(
-    files: Iterable[TensorFile], tables: Iterable[Mapping[str, Stored | StoredParts]]
-) -> Iterator[str]:
-    """Tensors in the files that no table lists."""
-    places = (place for table in tables for x in table.values() for place in x.places)
-    listed = {(id(file), key) for file, key in places}
-    for file in files:
-        for key in sorted(file.names):
-            if (id(file), key) not in listed:
-                yield f"{file.name}: {key}"

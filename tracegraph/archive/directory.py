@@ -14,7 +14,6 @@ right after it; if a writer is killed in between, the next one finishes the job.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import os
 import re
@@ -22,17 +21,17 @@ import secrets
 import stat
 import threading
 import unicodedata
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 
 from tracegraph.archive import manifest
-from tracegraph.archive.array_parts import DividedArray, described, flat
+from tracegraph.archive.array_parts import DividedArray, StoredArray, described, flat, stored_arrays
 from tracegraph.archive.manifest import Entry
-from tracegraph.archive.tensors import as_digest, description, file_digest, shards
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.archive.tensors import TensorFile, as_digest, description, file_digest, shards
+from tracegraph.core.interrupts import is_of_interrupt, outside_interrupts
 from tracegraph.core.worker_thread import Task
 from tracegraph.errors import (
     LoadError,
@@ -62,6 +61,8 @@ _TEMPORARY = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 _ASSET = re.compile(r"([0-9a-f]{12})-.+", re.DOTALL)
 
 T = TypeVar("T")
+#: What a file is to hold: its bytes, or a function that writes it to a path.
+Content: TypeAlias = bytes | Callable[[Path], None]
 
 
 #: Folders and files that writers of this process are writing, or have written and not yet
@@ -150,17 +151,12 @@ class Writer:
             return False
         try:
             return (self.root / MANIFEST).read_bytes() == self._manifest
-        except OSError as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(OSError):
             return False
 
-    def add(self, stem: str, suffix: str, save: Callable[[Path], None]) -> str:
-        """Writes a file by `save` and returns its name: the stem, its checksum, the suffix."""
-        return self._placed("", save, lambda digest: f"{stem}-{digest[:12]}.{suffix}")
-
-    def add_bytes(self, stem: str, suffix: str, data: bytes) -> str:
-        return self.add(stem, suffix, lambda path: _write(path, data))
+    def add(self, stem: str, suffix: str, content: Content) -> str:
+        """Writes a file and returns its name: the stem, its checksum, the suffix."""
+        return self._placed("", content, lambda digest: f"{stem}-{digest[:12]}.{suffix}")
 
     def add_arrays(
         self, stem: str, arrays: Mapping[str, np.ndarray | DividedArray]
@@ -193,8 +189,7 @@ class Writer:
 
     def add_program(self, data: bytes) -> str:
         """Writes a compiled form, which nothing here reads."""
-        save = functools.partial(_write, data=data)
-        return self._placed(PAYLOADS, save, lambda digest: f"program-{digest[:12]}.stablehlo")
+        return self._placed(PAYLOADS, data, lambda digest: f"program-{digest[:12]}.stablehlo")
 
     def add_asset(self, source: Path) -> str:
         """Copies a user's file under its own name prefixed by its checksum; the name of a file that
@@ -218,19 +213,16 @@ class Writer:
     def add_extra(self, name: str, data: bytes) -> None:
         """Writes a user's file for the folder `extra`, which is not read here."""
         check_file_name(name)
-        save = functools.partial(_write, data=data)
-        waiting = self._placed(EXTRA, save, lambda digest: _waiting_name(digest, name))
+        waiting = self._placed(EXTRA, data, lambda digest: _waiting_name(digest, name))
         self._extras[name] = self._files.pop(waiting)
 
-    def _placed(
-        self, folder: str, save: Callable[[Path], None], name_of: Callable[[str], str]
-    ) -> str:
+    def _placed(self, folder: str, content: Content, name_of: Callable[[str], str]) -> str:
         directory = self.root / folder
         self._make_folder(directory)
         with _waiting(directory) as waiting:
             waiting.touch()
             mode = waiting.stat().st_mode  # as the user's files have; some writers set fewer bits
-            save(waiting)
+            _write(waiting, content)
             waiting.chmod(mode)
             digest = file_digest(waiting)
             size = waiting.stat().st_size
@@ -279,33 +271,28 @@ class Writer:
                 path.unlink()
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Replaces the contents of a file atomically: readers see the old bytes or the new ones.
-
-    Raises OSError, in our words, if the system refuses; the file is then unchanged.
-    """
-    _replace(path, functools.partial(_write, data=data))
-
-
-def write_output(path: str | os.PathLike[str], save: Callable[[Path], None] | bytes) -> None:
-    """Writes a user's file atomically, by `save` or with these bytes. Anything but a regular file,
-    such as a link, a device or a pipe, is written in place.
+def write_output(path: str | os.PathLike[str], content: Content) -> None:
+    """Writes a user's file atomically. Anything but a regular file, such as a link, a device or a
+    pipe, is written in place.
 
     Raises OSError, in our words, if the system refuses; a regular file is then unchanged.
     """
     target = Path(path)
-    save = functools.partial(_write, data=save) if isinstance(save, bytes) else save
     if target.is_symlink() or (target.exists() and not target.is_file()):
         with _refusing(f"{target} cannot be written"):
-            save(target)
+            _write(target, content)
     else:
-        _replace(target, save)
+        replace_file(target, content)
 
 
-def _replace(path: Path, save: Callable[[Path], None]) -> None:
+def replace_file(path: Path, content: Content) -> None:
+    """Replaces the contents of a file atomically: readers see the old bytes or the new ones.
+
+    Raises OSError, in our words, if the system refuses; the file is then unchanged.
+    """
     kept = ", and holds what it held" if path.exists() else ""
     with _refusing(f"{path} cannot be written{kept}"), _waiting(path.parent) as waiting:
-        save(waiting)
+        _write(waiting, content)
         if path.exists():
             waiting.chmod(path.stat().st_mode)
         _move_into_place(waiting, path)
@@ -316,9 +303,7 @@ def _refusing(fact: str) -> Iterator[None]:
     """A context that re-raises an OSError in our words."""
     try:
         yield
-    except OSError as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(OSError) as error:
         refused(error, fact, way_out(error))
 
 
@@ -352,9 +337,11 @@ def _move_into_place(waiting: Path, path: Path) -> None:
     os.replace(waiting, path)
 
 
-def _write(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
+def _write(path: Path, content: Content) -> None:
+    if callable(content):
+        content(path)
+    else:
+        path.write_bytes(content)
 
 
 def _flush(path: Path) -> None:
@@ -443,9 +430,7 @@ def _listed_extras(root: Path) -> dict[str, dict[str, Any]]:
         entry = manifest.unsealed(data, manifest.read(data, MANIFEST))
         rows = entry.pairs().get(EXTRA)
         return {} if rows is None else read_extras(rows)
-    except (OSError, LoadError) as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(OSError, LoadError):
         return {}
 
 
@@ -547,9 +532,7 @@ def read_whole(path: str | os.PathLike[str], read: Callable[[], T]) -> T:
         before = _manifest_stamp(path)
         try:
             return read()
-        except (LoadError, OSError) as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(LoadError, OSError):
             if _manifest_stamp(path) == before:
                 raise
     return read()
@@ -559,9 +542,7 @@ def _manifest_stamp(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
     """Distinguishes successive manifests at a path, even equal ones; None without a manifest."""
     try:
         found = os.stat(Path(path) / MANIFEST)
-    except (OSError, ValueError) as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(OSError, ValueError):
         return None
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
@@ -584,9 +565,7 @@ class Reader:
         except PermissionError as error:
             fact = f"{self.root} cannot be read: {error}"
             fail(LoadError, fact, fix="ask for the right to read it", cause=error)
-        except (OSError, ValueError) as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(OSError, ValueError):
             self._refuse(f"there is no directory {self.root}")
         if not is_directory:
             self._refuse(f"{self.root} is a file")
@@ -595,7 +574,7 @@ class Reader:
         if (self.root / STATE).is_file():
             latest = f"tg.train.latest_checkpoint({str(self.root)!r})"
             self._refuse(
-                f"{self.root} is a directory of checkpoints, and none itself",
+                f"{self.root} is a directory of checkpoints, not a checkpoint",
                 fix=f"restore one of them: tg.train.Checkpoint(...).restore({latest})",
             )
         self._refuse(
@@ -643,6 +622,19 @@ class Reader:
             row.fail(f"the file name {shown} {problem or 'is not a name that is written here'}")
         if match[1] != digest[:12]:
             row.fail(f"the file name {shown} is not that of its SHA-256, {digest}")
+
+    def tables(self, names: Iterable[str], *entries: Entry) -> list[dict[str, StoredArray]]:
+        """The arrays in tables of the manifest, which are all that the files with these names
+        hold."""
+        files = {name: TensorFile(self.root / name, str(self.root / name)) for name in names}
+        tables = [stored_arrays(entry, files) for entry in entries]
+        places = (place for table in tables for array in table.values() for place in array.places)
+        listed = {(file.name, key) for file, key in places}
+        for file in files.values():
+            for key in sorted(file.names):
+                if (file.name, key) not in listed:
+                    self.entry.fail(f"no table lists the tensor {file.name}: {key}")
+        return tables
 
     def path(self, entry: Entry) -> Path:
         """The path of a file that an entry names."""
@@ -692,9 +684,7 @@ class Reader:
         path = self.root / name
         try:
             found = file_digest(path)
-        except OSError as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(OSError) as error:
             fact = f"{path} cannot be read: {error}"
             fail(LoadError, fact, fix=manifest.SAVE_AGAIN, cause=error)
         self._compare(name, found)
@@ -719,9 +709,7 @@ class Reader:
                 )
         try:
             found = os.lstat(path)
-        except OSError as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(OSError):
             where.fail(f"the file {path} is missing")
         if not stat.S_ISREG(found.st_mode):
             where.fail(f"{path} is not a file")
@@ -735,7 +723,5 @@ class Reader:
 def _bytes(path: Path, entry: Entry) -> bytes:
     try:
         return path.read_bytes()
-    except OSError as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(OSError) as error:
         entry.fail(f"{path} cannot be read: {error}", cause=error)

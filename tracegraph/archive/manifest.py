@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from tracegraph.archive import limits
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.shapes import MOST_AXES
-from tracegraph.errors import LoadError, SignatureError, fail
+from tracegraph.errors import LoadError, Mismatch, SignatureError, fail
 
 #: The widest integer.
 _WIDEST = 2**63
@@ -141,11 +141,9 @@ def read(data: bytes, file: str) -> Entry:
         value = json.loads(
             text, object_pairs_hook=_without_twins, parse_constant=_refuse, parse_int=_integer
         )
-    except (UnicodeDecodeError, RecursionError, ValueError) as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(UnicodeDecodeError, RecursionError, ValueError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-        fact = f"{file} is no JSON: {reason}"
+        fact = f"{file} is not JSON: {reason}"
         fail(LoadError, fact, fix=SAVE_AGAIN, cause=error)
     problem = _too_deep(value)
     if problem:
@@ -212,6 +210,13 @@ class Entry:
         fact = f"{self.file}: {self.place}: {fact}"
         fail(LoadError, fact, fix=fix, cause=cause)
 
+    def tried(self, read: Callable[[], T]) -> T:
+        """What `read` returns; a Mismatch that it raises is a fault at this place."""
+        try:
+            return read()
+        except Mismatch as mismatch:
+            self.fail(mismatch.fact, cause=mismatch)
+
     def _of(self, kind: type[T]) -> T:
         if type(self.value) is not kind:
             self.fail(f"it is {_KINDS[type(self.value)]}, and it must be {_KINDS[kind]}")
@@ -260,17 +265,12 @@ class Entry:
         """None for null, else the result of `ask`."""
         return None if self.is_null else ask(self)
 
-    def items(self) -> list[Entry]:
-        """The entries of a list."""
-        rows = enumerate(self._of(list))
-        return [Entry(item, self.file, f"{self.place}[{i}]") for i, item in rows]
-
-    def two(self) -> tuple[Entry, Entry]:
-        """The two entries of a list of length two."""
-        items = self.items()
-        if len(items) != 2:
-            self.fail(f"it has {len(items)} entries, and it must have 2")
-        return items[0], items[1]
+    def items(self, count: int | None = None) -> list[Entry]:
+        """The entries of a list, of this length if one is given."""
+        found = self._of(list)
+        if count not in (None, len(found)):
+            self.fail(f"it has {len(found)} entries, and it must have {count}")
+        return [Entry(item, self.file, f"{self.place}[{i}]") for i, item in enumerate(found)]
 
     def each(self, ask: Callable[[Entry], T]) -> list[T]:
         """The result of `ask` for each entry of a list."""

@@ -24,8 +24,8 @@ import numpy as np
 from safetensors import safe_open
 
 from tracegraph.archive.manifest import Entry, excerpt
-from tracegraph.core.interrupts import is_of_interrupt
-from tracegraph.core.types import BY_SHORT, DType, TensorType, type_of_array
+from tracegraph.core.interrupts import outside_interrupts
+from tracegraph.core.types import BY_SHORT, TensorType, type_of_array
 from tracegraph.core.worker_thread import Task
 from tracegraph.errors import LoadError, fail, reason_of
 
@@ -36,30 +36,28 @@ SHARD_BYTES = 5 * 10**9
 #: The most elements of a tensor: more cannot be addressed in bytes.
 _MOST_ELEMENTS = 2**48
 
-_NATIVE = {
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "bfloat16", "complex64", "float8_e4m3fn", "float8_e5m2"),
-}
 #: The dtypes that have values, by their short names.
 _STORED_DTYPES = {short: dtype for short, dtype in BY_SHORT.items() if dtype.size}
+#: The dtypes of the format, by ours, in the format's order.
 _FORMAT_NAMES = {
     "bool": "BOOL",
-    **{
-        f"{kind}{bits}": f"{kind[0].upper()}{bits}"
-        for kind in ("int", "uint")
-        for bits in (8, 16, 32, 64)
-    },
-    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3",
+    "uint8": "U8",
+    "int8": "I8",
     "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fn": "F8_E4M3",
+    "int16": "I16",
+    "uint16": "U16",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int32": "I32",
+    "uint32": "U32",
+    "float32": "F32",
     "complex64": "C64",
+    "float64": "F64",
+    "int64": "I64",
+    "uint64": "U64",
 }
-#: Dtypes of the format, in the format's order.
-_ORDER = (
-    *("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "I16", "U16", "F16", "BF16", "I32", "U32", "F32"),
-    *("C64", "F64", "I64", "U64"),
-)
+_ORDER = [*_FORMAT_NAMES.values()]
 
 
 def storage_view(array: np.ndarray) -> np.ndarray:
@@ -67,7 +65,7 @@ def storage_view(array: np.ndarray) -> np.ndarray:
     array = np.ascontiguousarray(array) if array.ndim else np.asarray(array)
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
-    if array.dtype.name in _NATIVE:
+    if array.dtype.name in _FORMAT_NAMES:
         return array
     if array.dtype.name == "complex128":
         return array.reshape((*array.shape, 1)).view(np.float64)
@@ -76,7 +74,7 @@ def storage_view(array: np.ndarray) -> np.ndarray:
     raise TypeError(f"arrays of {array.dtype} have no form in a file")
 
 
-def _stored_type(type: TensorType) -> tuple[str, tuple[int, ...]]:
+def _form_in_file(type: TensorType) -> tuple[str, tuple[int, ...]]:
     """The dtype name and the shape of an array of `type` in a file."""
     name, shape = type.dtype.name, type.shape
     assert isinstance(shape, tuple)
@@ -118,7 +116,7 @@ class Shard(NamedTuple):
     def _rank(self, name: str) -> int:
         """Larger elements come first, so that each array starts at a multiple of its element
         size."""
-        return _ORDER.index(_stored_type(type_of_array(self.arrays[name]))[0])
+        return _ORDER.index(_form_in_file(type_of_array(self.arrays[name]))[0])
 
 
 def _head(arrays: Iterable[tuple[str, np.ndarray]]) -> bytes:
@@ -127,7 +125,7 @@ def _head(arrays: Iterable[tuple[str, np.ndarray]]) -> bytes:
     end = 0
     for name, array in arrays:
         begin, end = end, end + array.nbytes
-        dtype, shape = _stored_type(type_of_array(array))
+        dtype, shape = _form_in_file(type_of_array(array))
         rows[name] = {"dtype": dtype, "shape": shape, "data_offsets": (begin, end)}
     text = json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -154,14 +152,14 @@ def shards(arrays: Mapping[str, np.ndarray]) -> list[Shard]:
     return found
 
 
-def description(array: np.ndarray, file: str, digest: str | None = None) -> dict[str, Any]:
+def description(array: np.ndarray, file: str, digest: str) -> dict[str, Any]:
     """The manifest's entry for an array that is stored in `file`; `digest` is its checksum."""
     type = type_of_array(array)
     return {
         "file": file,
         "dtype": type.dtype.short,
         "shape": list(array.shape),
-        "sha256": checksum(storage_view(array)) if digest is None else digest,
+        "sha256": digest,
     }
 
 
@@ -189,9 +187,8 @@ class TensorFile:
             weakref.finalize(self, self._file.close)
             with safe_open(path, "np"):  # checks the whole header against the size of the file
                 self._rows = _entries_of(self._file)
-        except Exception as error:  # safetensors has its own class for malformed files
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(Exception) as error:
+            # The library has its own class for malformed files.
             fact = f"{name} is not a file of tensors: {error}"
             fail(LoadError, fact, fix=_DAMAGED, cause=error)
         self.names = set(self._rows)
@@ -216,9 +213,7 @@ class TensorFile:
         try:
             for block in ahead(self._fill, blocks, places):
                 digest.update(block.data)
-        except OSError as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(OSError) as error:
             fact = f"{self.name}: the tensor {key!r} cannot be read: {reason_of(error)}"
             fail(LoadError, fact, fix=_DAMAGED, cause=error)
         return found, digest.hexdigest()
@@ -323,28 +318,18 @@ class Stored:
         return data.view(self.type.dtype.numpy_dtype).reshape(self.type.shape)  # type: ignore[arg-type]
 
 
-class ArrayPlace(NamedTuple):
-    """The entries of a manifest row that say where an array is."""
-
-    file: Entry
-    dtype: Entry
-    shape: Entry
-    digest: Entry
-
-
-def stored_array(
-    row: Entry, key: str, place: ArrayPlace, files: Mapping[str, TensorFile]
-) -> Stored:
+def stored_array(row: Entry, key: str, type: TensorType, file: TensorFile, digest: Entry) -> Stored:
     """An array in a row of the manifest, verified against the header of its file."""
-    stored = place.file.choice(files)
-    type = TensorType(place.dtype.choice(_STORED_DTYPES), sizes_of(place.shape))
-    _check_stored(row, stored, key, type)
-    return Stored(stored, key, type, as_digest(place.digest))
+    if key not in file.names:
+        row.fail(f"the file {file.name} has no tensor {excerpt(key)}")
+    if file.form(key) != _form_in_file(type):
+        row.fail(f"the file {file.name} has {file.form(key)}, and {type} is {_form_in_file(type)}")
+    return Stored(file, key, type, as_digest(digest))
 
 
-def dtype_of(entry: Entry) -> DType:
-    """A dtype that has values."""
-    return entry.choice(_STORED_DTYPES)
+def stored_type(dtype: Entry, shape: Entry) -> TensorType:
+    """The type of an array: a dtype that has values, and sizes."""
+    return TensorType(dtype.choice(_STORED_DTYPES), sizes_of(shape))
 
 
 def sizes_of(entry: Entry) -> tuple[int, ...]:
@@ -352,18 +337,11 @@ def sizes_of(entry: Entry) -> tuple[int, ...]:
     return tuple(n.count(_MOST_ELEMENTS) for n in entry.axes())
 
 
-def _check_stored(row: Entry, file: TensorFile, key: str, type: TensorType) -> None:
-    if key not in file.names:
-        row.fail(f"the file {file.name} has no tensor {excerpt(key)}")
-    if file.form(key) != _stored_type(type):
-        row.fail(f"the file {file.name} has {file.form(key)}, and {type} is {_stored_type(type)}")
-
-
 def as_digest(entry: Entry) -> str:
     """A SHA-256 in hexadecimal digits."""
     text = entry.text()
     if len(text) != 64 or not set(text) <= set("0123456789abcdef"):
-        entry.fail("it is no SHA-256, which has 64 hexadecimal digits")
+        entry.fail("it is not a SHA-256, which has 64 hexadecimal digits")
     return text
 
 

@@ -34,7 +34,7 @@ from tracegraph.archive.manifest import Entry, excerpt, has_surrogates
 from tracegraph.core.shapes import Dim
 from tracegraph.core.tensorshape import TensorShape, TensorSpec
 from tracegraph.core.types import BY_SHORT, DType, TensorType, as_dtype, token
-from tracegraph.errors import Mismatch, shown
+from tracegraph.errors import shown
 from tracegraph.text.literals import LiteralReader, read_size, read_type, value_text
 
 #: Integers beyond this are written as text.
@@ -49,11 +49,8 @@ _INT = re.compile("-?[1-9][0-9]*")
 
 #: Encodes values specific to a caller; raises NoData for anything else.
 Special = Callable[[Any], Any]
-#: Encodes an item of a container, given its name there; that of a dict's key is `KEY`.
-Inside = Callable[[Any, Any], Any]
-
-#: No key of a user's, as None may be.
-KEY: Any = object()
+#: Encodes an item of a container, or a key of a dict if the flag is set.
+Inside = Callable[[Any, bool], Any]
 
 
 def _no_special(value: Any) -> Any:
@@ -85,12 +82,12 @@ def encoded(value: Any, special: Special = _no_special, inside: Inside | None = 
         return write(value)
     if isinstance(value, np.generic):
         return _numpy_scalar(value)
-    enter = inside or (lambda item, name: encoded(item, special))
+    enter = inside or (lambda item, is_key: encoded(item, special))
     if type(value) in (list, tuple):
         name = "list" if type(value) is list else "tuple"
-        return {name: [enter(item, place) for place, item in enumerate(value)]}
+        return {name: [enter(item, False) for item in value]}
     if type(value) in _DICTS:
-        items = [[enter(key, KEY), enter(item, key)] for key, item in value.items()]
+        items = [[enter(key, True), enter(item, False)] for key, item in value.items()]
         return _dict_of(value, items)
     kind = record_kind(value)
     try:
@@ -101,7 +98,7 @@ def encoded(value: Any, special: Special = _no_special, inside: Inside | None = 
     rows = record_fields(value)
     if record_problem(kind, type(value).__name__, [name for name, _ in rows]):
         raise NoData(value)
-    fields = [[name, enter(item, name)] for name, item in rows]
+    fields = [[name, enter(item, False)] for name, item in rows]
     return {kind: {"name": type(value).__name__, "fields": fields}}
 
 
@@ -138,9 +135,7 @@ def _int(value: int) -> Any:
 
 
 def _spec(spec: TensorSpec) -> Any:
-    rank = spec.shape.rank
-    shape = None if rank is None else [str(n) if isinstance(n, Dim) else n for n in spec.shape]
-    row = {"shape": shape, "dtype": spec.dtype.short, "name": spec.name}
+    row = {**_shape(spec.shape), "dtype": spec.dtype.short, "name": spec.name}
     return {"spec": {**row, **written_layout(spec.layout)}}
 
 
@@ -230,13 +225,13 @@ class Decoder:
         self._readers: dict[str, Callable[[Entry], Any]] = {
             "int": _read_int,
             "float": _read_float,
-            "complex": lambda e: complex(*map(_read_float, e.two())),
+            "complex": lambda e: complex(*map(_read_float, e.items(2))),
             "bytes": _read_bytes,
             "scalar": _read_scalar,
             "dtype": lambda e: e.choice(BY_SHORT),
             "type": read_tensor_type,
             "spec": _read_spec,
-            "shape": _read_shape,
+            "shape": lambda e: TensorShape(_sizes(e)),
             "list": lambda e: e.each(self.read),
             "tuple": lambda e: tuple(e.each(self.read)),
             "dict": self._dict,
@@ -270,7 +265,7 @@ class Decoder:
     def _dict(self, entry: Entry) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
         for row in entry.items():
-            key, value = map(self.read, row.two())
+            key, value = map(self.read, row.items(2))
             try:
                 is_twin = key in found
             except TypeError:
@@ -332,11 +327,7 @@ def _read_bytes(entry: Entry) -> bytes:
 
 
 def _read_scalar(entry: Entry) -> np.generic:
-    reader = LiteralReader(entry.text(), {})
-    try:
-        found = reader.value()
-    except Mismatch as mismatch:
-        entry.fail(mismatch.fact, cause=mismatch)
+    found = entry.tried(LiteralReader(entry.text(), {}).value)
     if not isinstance(found, np.ndarray) or found.ndim or value_text(found, {}) != entry.text():
         entry.fail(f"{excerpt(entry.text())} is not a scalar, such as 'f32 2.5'")
     return found.reshape(-1)[0]
@@ -344,10 +335,7 @@ def _read_scalar(entry: Entry) -> np.generic:
 
 def read_tensor_type(entry: Entry) -> TensorType:
     """A type such as "f32[n,4]"."""
-    try:
-        found = read_type(entry.text())
-    except Mismatch as mismatch:
-        entry.fail(mismatch.fact, cause=mismatch)
+    found = entry.tried(lambda: read_type(entry.text()))
     if str(found) != entry.text():
         entry.fail(f"the type {excerpt(entry.text())} is written {found}")
     return found
@@ -363,10 +351,6 @@ def _read_spec(entry: Entry) -> TensorSpec:
     return TensorSpec(spec.shape, spec.dtype, spec.name, read_layout(layout, spec.open_type))
 
 
-def _read_shape(entry: Entry) -> TensorShape:
-    return TensorShape(_sizes(entry))
-
-
 def _sizes(entry: Entry) -> list[Any] | None:
     return None if entry.is_null else [_size(size) for size in entry.axes()]
 
@@ -376,10 +360,7 @@ def _size(entry: Entry) -> Any:
         return None
     if not isinstance(entry.value, str):
         return entry.count()
-    try:
-        size = read_size(entry.text())
-    except Mismatch as mismatch:
-        entry.fail(mismatch.fact, cause=mismatch)
+    size = entry.tried(lambda: read_size(entry.text()))
     if not isinstance(size, Dim) or str(size) != entry.text():
         entry.fail(f"the size {excerpt(entry.text())} is written {size}")
     return size.name or size

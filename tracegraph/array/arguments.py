@@ -17,6 +17,7 @@ from tracegraph.core.shapes import (
     Size,
     checked_shape,
     element_count,
+    same_shape,
 )
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
@@ -76,6 +77,19 @@ def matrices(op: str, x: Any) -> Tensor:
     if rank_of(op, x) < 2:
         refuse(op, f"{x.type} is not a matrix", x, fix="give a tensor of at least two axes")
     return x
+
+
+def square_matrices(op: str, x: Any) -> Tensor:
+    """A tensor whose last two axes have one size. Raises ShapeError for any other."""
+    x = matrices(op, x)
+    if same_shape(x.type.shape[-2:-1], x.type.shape[-1:]) is None:
+        refuse(op, f"the matrix {x.type} is not square", x, fix="give as many rows as columns")
+    return x
+
+
+def given(names: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of an `__init__`, from its `locals()`."""
+    return {name: value for name, value in names.items() if name not in ("self", "__class__")}
 
 
 def as_shape(op: str, shape: Any) -> Shape:

@@ -27,12 +27,7 @@ from tracegraph.ops.index import Gather, ScatterAdd, ScatterMin, ScatterUpdate
 from tracegraph.ops.reduce import CumSum
 from tracegraph.ops.shape import Pad, Reshape
 from tracegraph.ops.sort import ArgSort
-from tracegraph.tracing.index_checks import (
-    check_at_run_time,
-    checks_at_run_time,
-    refuse_outside,
-    value_now,
-)
+from tracegraph.tracing.index_checks import check_up_to
 from tracegraph.typing import DTypeLike, TensorLike
 
 
@@ -169,11 +164,7 @@ _MOST_GROUPS = 2**20
 def _check_groups(x: Tensor, groups: Tensor, count: int) -> None:
     message = f"dynamic_partition: {{}} is none of {count} groups"
     fix = f"use numbers from 0 to {count - 1}, or give more groups: num_partitions="
-    value = value_now(groups)
-    if value is not None:
-        refuse_outside(value, 0, count - 1, message, fix, (x, groups))
-    elif checks_at_run_time():
-        check_at_run_time(groups, 0, count - 1, message, fix)
+    check_up_to(count - 1, groups, message, fix, x, groups)
 
 
 __all__ = ["dynamic_partition", "unique", "unique_with_counts"]

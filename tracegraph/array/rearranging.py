@@ -52,13 +52,7 @@ from tracegraph.ops.broadcast import BroadcastTo, full, full_like
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.index import Gather, ScatterMax, move_axis
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis, with_sizes
-from tracegraph.tracing.index_checks import (
-    check_at_run_time,
-    checks_at_run_time,
-    refuse_outside,
-    value_at_hand,
-    value_now,
-)
+from tracegraph.tracing.index_checks import check_up_to, value_at_hand
 from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 
@@ -172,13 +166,8 @@ def reverse_sequence(
 
 
 def _check_lengths(op: str, lengths: Tensor, size: Any) -> None:
-    known = value_now(lengths)
     message = f"{op}: a length is {{}}, and the sequences have {size} elements"
-    fix = f"use lengths from 0 to {size}"
-    if known is not None:
-        refuse_outside(known, 0, size, message, fix, (lengths,))
-    elif checks_at_run_time():
-        check_at_run_time(lengths, 0, size, message, fix)
+    check_up_to(size, lengths, message, f"use lengths from 0 to {size}")
 
 
 def unravel_index(indices: TensorLike, dims: TensorLike, name: str | None = None) -> Tensor:

@@ -45,7 +45,7 @@ from tracegraph.autograph.state_values import (
     without_flags,
 )
 from tracegraph.control_flow.regions import SizeOfStepError, check_kept
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.later import opened
 from tracegraph.core.source import stand_for_users
 from tracegraph.effects.checks_and_prints import check, compared, print_tensors
@@ -592,9 +592,7 @@ def ldu(load: Callable[[], Any], name: str) -> Any:
     """The value of an attribute or item, which may not exist."""
     try:
         return load()
-    except (AttributeError, LookupError, NameError) as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(AttributeError, LookupError, NameError):
         return Undefined(name)
 
 

@@ -1,7 +1,7 @@
 """What only steps of a loop set, if only the run knows its size: computed once, after the loop.
 
 All that a loop carries has one shape, but `return array.stack()` leaves the loop. So the loop
-carries what the value is computed from, and the nodes that compute it are moved behind the loop.
+carries what the value is computed from, and the nodes that compute it are moved after the loop.
 """
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ from tracegraph.tensor_arrays.array_states import (
     common_needs,
     measured,
     supplied,
+    with_whole_arrays,
 )
 from tracegraph.tensor_arrays.tensor_array import TensorArray, TensorList
 from tracegraph.tracing.trace import Trace, current_trace, notes_what_leaves
@@ -465,7 +466,7 @@ class _LoopName:
         value = without_flags(value)
         if is_undefined(value):
             return _LoopName(None, [], value)
-        leaves, structure = _with_whole_arrays(value)
+        leaves, structure = with_whole_arrays(value)
         own = [_LoopLeaf(x, None if _is_kept(x) else _type_of(x)) for x in leaves]
         return _LoopName(structure, own)
 
@@ -499,10 +500,6 @@ def _type_of(leaf: Any) -> Any:
 def _as_state(leaf: Any, type: Any) -> Any:
     """A leaf in the form in which the loop carries it."""
     return leaf if type is TensorArray else as_type(leaf, type)
-
-
-def _with_whole_arrays(value: Any) -> tuple[list[Any], nest.Structure]:
-    return nest.flatten_structure(value, none_is_leaf=True, whole=TensorArray)
 
 
 #: How often a loop is traced at most; each time, some of its state has found its type.
@@ -759,7 +756,7 @@ class _StagedLoop:
     @staticmethod
     def _retype(own: _LoopName, value: Any) -> bool:
         is_new = False
-        leaves = [] if is_undefined(value) else _with_whole_arrays(value)[0]
+        leaves = [] if is_undefined(value) else with_whole_arrays(value)[0]
         for leaf, new in zip(own.leaves, leaves):
             if is_number(leaf.initial) and isinstance(new, Tensor) and leaf.type is not None:
                 is_number_too = not new.dtype.is_bool and new.type.shape == ()
@@ -806,7 +803,7 @@ class _StagedLoop:
                 continue
             if is_undefined(value):
                 place.refuse(SignatureError, own.value(rest), value, "set it in every iteration")
-            leaves, structure = _with_whole_arrays(value)
+            leaves, structure = with_whole_arrays(value)
             if isinstance(value, TensorList) and own.structure.container is not None:
                 # An inner loop makes it grow.
                 self._growing[number] = value.dtype, value.element_shape
@@ -1081,7 +1078,7 @@ def _check_keys(table: dict[Any, Any] | set[Any], count: int, where: str) -> Non
             fail(
                 SignatureError,
                 f"a tensor becomes a key of {kind_of(table)} in {where} that a tensor decides "
-                "about; it is traced once, so one entry is made, whatever the tensor is",
+                "about; it is traced once, so one entry is made, whatever value the tensor has",
                 operands=[operand_text(key)],
                 fix="write to a tg.TensorArray at that index, or use numbers of Python's: range(n)",
             )

@@ -80,7 +80,7 @@ class _OutOfScope(Undefined):
 
 def before_statement(names: Sequence[str], values: Sequence[Any]) -> tuple[Any, ...]:
     """The state before a statement. A name that is no state of the statements before, since nothing
-    reads it behind them, still stands for what they set while they were traced: it has no value."""
+    reads it after them, still stands for what they set while they were traced: it has no value."""
     trace, found = current_trace(), [*values]
     for number, name in enumerate(names):
         for x in flattened(without_flags(values[number]))[0] if name.isidentifier() else ():

@@ -34,7 +34,7 @@ from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.sparsity import propagate
 from tracegraph.passes.specialise import bind_sizes, bound_names, specialise
 from tracegraph.passes.vectorise import vectorise
-from tracegraph.passes.walk import path_between
+from tracegraph.passes.walk import at_places, path_between
 
 
 class Call(Op):
@@ -90,10 +90,7 @@ class Call(Op):
         backward, places = backward_graph(plan.forward, present)
         residuals = [ys[i] if kind == "output" else xs[i] for kind, i in plan.places]
         found = call(backward, [*residuals, *(g for g in gs if g is not None)])
-        cotangents: list[Tensor | None] = [None] * len(xs)
-        for place, g in zip(places, found, strict=True):
-            cotangents[place] = g
-        return tuple(cotangents)
+        return at_places(places, found, len(xs))
 
     def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         inputs = values[len(self.body.outputs) :]
@@ -103,10 +100,7 @@ class Call(Op):
         graph, places, known = tangent_graph(self.body, given)
         given_tangents = [t for t in tangents if t is not None]
         found = call(graph, [*inputs, *given_tangents, *(values[i] for i in known)])
-        results: list[Tensor | None] = [None] * len(self.body.outputs)
-        for place, t in zip(places, found, strict=True):
-            results[place] = t
-        return tuple(results)
+        return at_places(places, found, len(self.body.outputs))
 
     def _diagonal_jvp(
         self, tangents: Tangents, given: tuple[bool, ...], inputs: Sequence[Tensor]

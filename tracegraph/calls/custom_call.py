@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from tracegraph.calls.call import Call, as_tuple, call, derived_name, own_size
 from tracegraph.core.recursion_limit import headroom
-from tracegraph.core.shapes import Size, same_shape, static_shape
+from tracegraph.core.shapes import Size, static_shape
 from tracegraph.core.source import Source
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType
@@ -45,8 +45,8 @@ from tracegraph.passes.registry import is_registered, registry_version
 from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.sparsity import propagate
 from tracegraph.passes.specialise import specialise
-from tracegraph.passes.vectorise import vectorise
-from tracegraph.passes.walk import path_between, pull_back
+from tracegraph.passes.vectorise import stacked_outputs, vectorise
+from tracegraph.passes.walk import at_places, path_between, pull_back
 
 
 class CustomCall(Call):
@@ -110,10 +110,10 @@ class CustomCall(Call):
             return f"the sources {list(sources)} are not distinct differentiable inputs"
         wanted = (*body.input_types, *(body.outputs[i].type for i in self.targets))
         for place, (given, type) in enumerate(zip(backward.input_types, wanted, strict=True)):
-            if not _is_same(given, type):
+            if not given.fits(type):
                 return f"its input {place} is {given}, and it must be {type}"
         for place, given in zip(sources, backward.output_types, strict=True):
-            if not _is_same(given, body.inputs[place].type):
+            if not given.fits(body.inputs[place].type):
                 return f"its cotangent of {body.inputs[place].type} is {given}"
         return self._forward_misfit()
 
@@ -124,7 +124,7 @@ class CustomCall(Call):
         inputs = (*body.input_types, *(body.inputs[i].type for i in self.sources))
         outputs = tuple(body.outputs[i].type for i in self.targets)
         for given, wanted in ((forward.input_types, inputs), (forward.output_types, outputs)):
-            if len(given) != len(wanted) or not all(map(_is_same, given, wanted)):
+            if len(given) != len(wanted) or not all(map(TensorType.fits, given, wanted)):
                 return f"@{forward.name} has {_listed(given)}, and it must have {_listed(wanted)}"
         return ""
 
@@ -132,23 +132,17 @@ class CustomCall(Call):
         count = len(self.body.outputs)
         gs, ys, xs = values[:count], values[count : 2 * count], values[2 * count :]
         seeds = [full(0, ys[i].type) if gs[i] is None else gs[i] for i in self.targets]
-        cotangents: list[Tensor | None] = [None] * len(xs)
-        if any(gs[i] is not None for i in self.targets):
-            found = call(self.backward, [*xs, *seeds])
-            for place, g in zip(self.sources, found, strict=True):
-                cotangents[place] = g
-        return tuple(cotangents)
+        if all(gs[i] is None for i in self.targets):
+            return (None,) * len(xs)
+        return at_places(self.sources, call(self.backward, [*xs, *seeds]), len(xs))
 
     def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         xs = values[len(self.body.outputs) :]
-        results: list[Tensor | None] = [None] * len(self.body.outputs)
         given = {i: t for i in self.sources if (t := tangents[i]) is not None}
-        if given:
-            graph, places = self._transposed(tuple(given))
-            found = call(graph, [*xs, *given.values()])
-            for place, t in zip(places, found, strict=True):
-                results[place] = t
-        return tuple(results)
+        if not given:
+            return (None,) * len(self.body.outputs)
+        graph, places = self._transposed(tuple(given))
+        return at_places(places, call(graph, [*xs, *given.values()]), len(self.body.outputs))
 
     @property
     def has_forward(self) -> bool:
@@ -324,10 +318,6 @@ def _listed(types: Sequence[TensorType]) -> str:
     return f"({', '.join(map(str, types))})"
 
 
-def _is_same(given: TensorType, type: TensorType) -> bool:
-    return given.dtype is type.dtype and same_shape(given.shape, type.shape) is not None
-
-
 def _batched_body(
     body: Graph, targets: tuple[int, ...], batched: tuple[bool, ...], n: Any
 ) -> tuple[Graph, tuple[bool, ...]]:
@@ -335,28 +325,14 @@ def _batched_body(
     backward they may depend on inputs that the body does not compute them from."""
     wide, flags = vectorise(body, batched, n)
     own = tuple(flag or i in targets for i, flag in enumerate(flags))
-    if own == flags:
-        return wide, flags
-    with Builder(wide.name) as builder:
-        env = copy_inputs(wide, builder)
-        replay(wide.nodes, env)
-        rows = zip(wide.outputs, flags, own, strict=True)
-        outputs = [stack(env[y], n) if has and not had else env[y] for y, had, has in rows]
-        return builder.finish(outputs), own
+    return stacked_outputs(wide, flags, own, n), own
 
 
 def _batched_forward(
     forward: Graph, batched: tuple[bool, ...], targets: tuple[bool, ...], n: Any
 ) -> Graph:
     """The forward of n instances, whose tangents are batched as the outputs `targets` are."""
-    wide, flags = vectorise(forward, batched, n)
-    with Builder(wide.name) as builder:
-        env = copy_inputs(wide, builder)
-        replay(wide.nodes, env)
-        rows = zip(wide.outputs, flags, targets, strict=True)
-        return builder.finish(
-            [stack(env[y], n) if has and not had else env[y] for y, had, has in rows]
-        )
+    return stacked_outputs(*vectorise(forward, batched, n), targets, n)
 
 
 def _batched_backward(

@@ -8,7 +8,7 @@ import copy
 import functools
 import math
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from tracegraph import nest
 from tracegraph.archive.directory import MANIFEST, Reader
 from tracegraph.archive.manifest import Entry
-from tracegraph.archive.value_encoding import record_fields, record_kind
+from tracegraph.archive.value_encoding import record_kind
 from tracegraph.calls.call import Call, as_tuple
 from tracegraph.commands.answers import Misuse, refuse_name
 from tracegraph.core.source import UNKNOWN
@@ -29,10 +29,11 @@ from tracegraph.functions.function import Function
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.saved_model import LoadedModule, load
-from tracegraph.saved_model.loaded_functions import SignatureFunction
+from tracegraph.saved_model.loaded_functions import SignatureFunction, traces_of
 from tracegraph.saved_model.loaded_modules import content_of
 from tracegraph.saved_model.options import FORMAT, VERSION, LoadOptions
-from tracegraph.saved_model.storage import DirectoryStorage, manifest_fields
+from tracegraph.saved_model.placeholders import entries
+from tracegraph.saved_model.storage import Storage, in_directory, manifest_fields
 from tracegraph.signatures.signature import Signature, VariableKey, is_tensor_key, leaf_key
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
@@ -272,7 +273,7 @@ class TextContents(Contents):
         except LoadError as error:
             fix = getattr(error, "fix", "")
             if (path.parent / MANIFEST).is_file():
-                fix = f"give the directory: arrays stand beside the text, `{path.parent}`"
+                fix = f"give the directory: arrays are stored beside the text, `{path.parent}`"
             fail(LoadError, f"{path}: {fact_of(error)}", source=UNKNOWN, fix=fix, cause=error)
         self.entries = {name: GraphEntry(name, graph) for name, graph in graphs.items()}
 
@@ -371,14 +372,12 @@ class SavedContents(Contents):
         return found
 
     def _value(self, key: str) -> Any:
-        return self._stored[key].read()
+        return self.storage.weights[key].read()
 
     @functools.cached_property
-    def _stored(self) -> Mapping[str, Any]:
+    def storage(self) -> Storage:
         self.reader.check_format(FORMAT, VERSION)
-        return DirectoryStorage(
-            self.reader, manifest_fields(self.reader.entry), LoadOptions()
-        ).weights
+        return in_directory(self.reader, manifest_fields(self.reader.entry), LoadOptions())
 
 
 def open_path(path: Path) -> Contents:
@@ -394,7 +393,7 @@ def open_path(path: Path) -> Contents:
 def _traces(name: str, value: Function | ConcreteFunction) -> list[NamedGraph]:
     """The entries of a function: under its own name for a single trace, else `name:0`, `name:1`,
     ..."""
-    traces = [value] if isinstance(value, ConcreteFunction) else value.traces
+    traces = traces_of(value)
     names = [name] if len(traces) == 1 else [f"{name}:{i}" for i in range(len(traces))]
     return [TraceEntry(*row) for row in zip(names, traces, strict=True)]
 
@@ -424,13 +423,7 @@ def _children(value: Any) -> list[tuple[str, Any]]:
     """The contents of a module or container, by the path components that lead to them."""
     if isinstance(value, Module):
         return value._ordered_attributes()
-    if isinstance(value, dict):
-        return [(str(key), item) for key, item in value.items()]
-    if record_kind(value) is not None:
-        return record_fields(value)
-    if isinstance(value, (list, tuple)):
-        return [(str(place), item) for place, item in enumerate(value)]
-    return []
+    return [(str(name), item) for name, item in entries(value) or []]
 
 
 def _at(root: LoadedModule, path: str) -> Any:

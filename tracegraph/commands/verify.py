@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tracegraph.archive.array_parts import stored_arrays
 from tracegraph.archive.directory import Reader
-from tracegraph.archive.tensors import TensorFile, file_digest
+from tracegraph.archive.tensors import file_digest
 from tracegraph.commands.answers import NO, OK, Answer, table
 from tracegraph.commands.check_derivatives import DerivativeCheck, check_derivatives
 from tracegraph.commands.contents import NamedGraph, SavedContents, open_path
@@ -70,14 +69,9 @@ def _files(path: Path) -> Iterator[dict[str, Any]]:
 
 def _read_tensors(contents: SavedContents) -> None:
     """Reads every tensor once, comparing it with its own checksum. Raises LoadError."""
-    tensors = {
-        name: TensorFile(contents.path / name, str(contents.path / name))
-        for name in contents.files
-        if name.endswith(".safetensors") and "/" not in name
-    }
-    for field in ("weights", "constants"):
-        for stored in stored_arrays(contents.manifest[field], tensors).values():
-            stored.read()
+    storage = contents.storage
+    for stored in (*storage.weights.values(), *storage.constants.values()):
+        stored.read()
 
 
 def _changed(files: list[dict[str, Any]]) -> str:

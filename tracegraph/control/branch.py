@@ -70,7 +70,8 @@ from tracegraph.passes.specialise import (
     unbound_names,
     with_sizes,
 )
-from tracegraph.passes.vectorise import vectorise
+from tracegraph.passes.vectorise import stacked_outputs, vectorise
+from tracegraph.passes.walk import at_places
 
 #: The suffix in the name of a graph that stands for a branch which no row takes.
 _SKIPPED = "_skipped"
@@ -246,14 +247,12 @@ class Branch(Op, abstract=True):
                 replay(graph.nodes, env)
                 made = [env[y] for y in graph.outputs]
                 graphs.append(builder.finish(_filled(places, of_one, made, branch.outputs)))
-        results: list[Tensor | None] = [None] * count
-        if places:
-            ts = [t for t in tangents if t is not None]
-            ys = [values[i] for i in known]
-            pushed = applied(self._derived(graphs), (decider, *xs, *ts, *ys))
-            for place, t in zip(places, pushed, strict=True):
-                results[place] = t
-        return tuple(results)
+        if not places:
+            return (None,) * count
+        ts = [t for t in tangents if t is not None]
+        ys = [values[i] for i in known]
+        pushed = applied(self._derived(graphs), (decider, *xs, *ts, *ys))
+        return at_places(places, pushed, count)
 
     # Loops.
 
@@ -578,19 +577,6 @@ def _as_sized(y: Tensor, type: TensorType, stated: set[Size]) -> Tensor:
 
 
 # Rows of a loop, each of which takes its own branch.
-
-
-def stacked_outputs(graph: Graph, flags: Sequence[bool], wanted: Sequence[bool], n: Any) -> Graph:
-    """The graph with a loop axis on the outputs where that is wanted."""
-    if tuple(flags) == tuple(wanted):
-        return graph
-    with Builder(graph.name) as builder:
-        env = copy_inputs(graph, builder)
-        replay(graph.nodes, env)
-        rows = zip(graph.outputs, flags, wanted, strict=True)
-        return builder.finish(
-            [stack(env[y], n) if wants and not has else env[y] for y, has, wants in rows]
-        )
 
 
 def all_rows(graph: Graph, batched: Sequence[bool], n: Any) -> Graph:

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph.calls.call import applied, has_plan, own_size, residual_plan, results_of_effects
-from tracegraph.control.branch import stacked_outputs
-from tracegraph.control.scan import Flags, Loop, Scan, rows_of_steps, swapped
+from tracegraph.control.scan import ConditionalLoop, Flags, Scan, rows_of_steps, swapped
 from tracegraph.control.without_prints import lengths_of_runs, without_tokens
 from tracegraph.core.shapes import Size
 from tracegraph.core.sparsity_patterns import Pattern
@@ -36,25 +35,19 @@ from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import stack
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import names_in
-from tracegraph.passes.vectorise import vectorise
+from tracegraph.passes.vectorise import stacked_outputs, vectorise
 
 
-class RecordedWhile(Loop):
-    """The states behind the last step, for each step True, and the other outputs of all steps,
+class RecordedWhile(ConditionalLoop):
+    """The states after the last step, for each step True, and the other outputs of all steps,
     stacked: `(*constants, *states) -> (*states, bool[length], *stacked)`.
 
     `condition` and `body` take the constants and the states; the body runs as long as the condition
     holds, and `length` is how often it ran, which the run tells.
     """
 
-    condition: Graph
     length: Size
 
-    takes_zero_cotangents = True
-    can_prune = True
-    can_interpret = True
-    leaves_out_regions = True
-    repetitions = None
     counts = True
 
     @property
@@ -71,10 +64,6 @@ class RecordedWhile(Loop):
             Region(self.condition, inputs, (), is_condition=True),
         )
 
-    def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
-        (begins,) = compute(self.condition, values)
-        return bool(begins), True
-
     def interpret(self, values: Sequence[Any], run: RunRegion, on_host: OnHost) -> Sequence[Any]:
         constants, states = values[: self.constants], values[self.constants :]
         made: list[Sequence[Any]] = []
@@ -85,9 +74,6 @@ class RecordedWhile(Loop):
         stacked = rows_of_steps().stacked_steps
         rows = stacked(self.body, self.states, values, made, len(made), on_host)
         return [*states, np.ones(len(made), np.bool_), *rows]
-
-    def how_often(self, region: Region) -> str:
-        return "until it ends"
 
     def outputs_sized_by_run(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
         return [
@@ -113,12 +99,6 @@ class RecordedWhile(Loop):
         key = "of rows", self.constants, self.states
         body = self.body.cached(key, lambda: self._as_scan().with_optional_steps().body)
         return Scan(body, self.constants, self.states, self.length)
-
-    def with_regions(
-        self, graphs: Sequence[Graph], shared: int = 0, carried: int = 0
-    ) -> RecordedWhile:
-        body, condition = graphs
-        return self.with_graphs(condition, body, self.constants + shared)
 
     def with_graphs(self, condition: Graph, body: Graph, constants: int) -> RecordedWhile:
         return RecordedWhile(body, constants, condition, self.length)

@@ -28,7 +28,7 @@ from tracegraph.calls.call import (
     results_of_effects,
     with_known,
 )
-from tracegraph.control.branch import narrowed, spread, stacked_outputs
+from tracegraph.control.branch import narrowed, spread
 from tracegraph.control.without_prints import (
     calls_python,
     lengths_of_runs,
@@ -62,7 +62,8 @@ from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.specialise import bound_names
-from tracegraph.passes.vectorise import vectorise
+from tracegraph.passes.vectorise import stacked_outputs, vectorise
+from tracegraph.passes.walk import at_places
 
 #: One flag for each input, or each output, of a body.
 Flags = tuple[bool, ...]
@@ -114,6 +115,11 @@ class Loop(Op, abstract=True):
                 return inputs
             inputs = more
 
+    def with_tangents(self, tangents: Sequence[Tensor | None]) -> Flags:
+        """The inputs of the body that have tangents in any run."""
+        given = tuple(t is not None for t in tangents)
+        return self.with_states(given, functools.partial(depending_through, self.body))
+
     def reached(self, inputs: Flags) -> Flags:
         """The outputs of the last run of the body that depend on the inputs reached, where states
         may also stay what they begin with."""
@@ -153,8 +159,37 @@ class Loop(Op, abstract=True):
         return total
 
 
+class ConditionalLoop(Loop, abstract=True):
+    """A loop whose body runs as long as its condition holds."""
+
+    condition: Graph
+
+    takes_zero_cotangents = True
+    can_prune = True
+    can_interpret = True
+    leaves_out_regions = True
+    repetitions = None
+
+    def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
+        (begins,) = compute(self.condition, values)
+        return bool(begins), True
+
+    def how_often(self, region: Region) -> str:
+        return "until it ends"
+
+    def with_regions(
+        self, graphs: Sequence[Graph], shared: int = 0, carried: int = 0
+    ) -> ConditionalLoop:
+        body, condition = graphs
+        return self.with_graphs(condition, body, self.constants + shared)
+
+    def with_graphs(self, condition: Graph, body: Graph, constants: int) -> ConditionalLoop:
+        """The op with other graphs, which take this many constants."""
+        raise NotImplementedError
+
+
 class Scan(Loop):
-    """The states behind the last of `length` steps, and the other outputs of all steps, stacked.
+    """The states after the last of `length` steps, and the other outputs of all steps, stacked.
 
     `(*constants, *states, *rows) -> (*states, *stacked)`: step t of the body takes the constants,
     the states of the step before, and row t of the rows. It begins with the last row if `reverse`.
@@ -341,10 +376,8 @@ class Scan(Loop):
                 *(g for g in gs[self.states :] if g is not None),
             ],
         )
-        cotangents: list[Tensor | None] = [None] * len(xs)
-        for i, g in back.cotangents(found, residuals):
-            cotangents[i] = g
-        return tuple(cotangents)
+        cotangents = dict(back.cotangents(found, residuals))
+        return at_places(cotangents, cotangents.values(), len(xs))
 
     def states_with_cotangents(self, present: Flags) -> Flags:
         """The outputs of a step that have cotangents, in any step."""
@@ -358,20 +391,14 @@ class Scan(Loop):
 
     def jvp(self, tangents: Tangents, *values: Tensor) -> tuple[Tensor | None, ...]:
         xs = without_tokens(values[len(self.body.outputs) :])
-        given = self.with_states(
-            tuple(t is not None for t in tangents),
-            lambda flags: depending_through(self.body, flags),
-        )
+        given = self.with_tangents(tangents)
         body, places, known = pushed_body(self.body, self.constants, self.states, given)
         ends = (0, self.constants, self.rows, len(xs))
         inputs = [*interleaved(ends, given, xs, tangents), *(values[i] for i in known)]
         first, states = sum(given[: self.constants]), sum(given[self.constants : self.rows])
         op = self.with_body(body, self.constants + first, self.states + states)
         found = applied(op, inputs)[self.states :]
-        results: list[Tensor | None] = [None] * len(self.body.outputs)
-        for place, t in zip(places, found, strict=True):
-            results[place] = t
-        return tuple(results)
+        return at_places(places, found, len(self.body.outputs))
 
     # Loops.
 
@@ -469,7 +496,7 @@ def kept_state(place: int, given: TensorType, new: TensorType) -> TensorType:
     shape = same_shape(given.shape, new.shape)
     if given.dtype is not new.dtype or shape is None:
         raise Mismatch(
-            f"state {place} is {given} before a step and {new} behind it",
+            f"state {place} is {given} before a step and {new} after it",
             fix="let every step return the type that it takes",
         )
     return given.with_shape(shape)

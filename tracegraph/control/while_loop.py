@@ -27,26 +27,24 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.calls.call import (
-    Call,
-    applied,
-    as_tuple,
-    depending_through,
-    derived_name,
-    has_plan,
-    own_size,
-)
+from tracegraph.calls.call import Call, applied, as_tuple, derived_name, has_plan, own_size
 from tracegraph.control.branch import (
     Cond,
     all_rows,
     harmless_rows,
     narrowed,
     select_rows,
-    stacked_outputs,
     with_inputs,
 )
 from tracegraph.control.recorded_while import recorded_while
-from tracegraph.control.scan import Flags, Loop, interleaved, kept_state, pushed_body
+from tracegraph.control.scan import (
+    ConditionalLoop,
+    Flags,
+    Loop,
+    interleaved,
+    kept_state,
+    pushed_body,
+)
 from tracegraph.control.without_prints import without_prints, without_tokens
 from tracegraph.core.shapes import Size, element_count
 from tracegraph.core.sparsity_patterns import Pattern
@@ -85,7 +83,8 @@ from tracegraph.passes.gradient import gradient
 from tracegraph.passes.registry import user_rules
 from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.specialise import bind_sizes, names_in, names_used
-from tracegraph.passes.vectorise import vectorise
+from tracegraph.passes.vectorise import stacked_outputs, vectorise
+from tracegraph.passes.walk import at_places
 
 COUNT = TensorType(int32, ())
 #: A loop of more steps may run for seconds or hours. It can be interrupted, as one that may never
@@ -109,24 +108,17 @@ def checkpoints_within(size: int, states: Sequence[TensorType]) -> int:
     return min(max(size // max(one, 1), 2), _MOST)
 
 
-class While(Loop):
-    """The states behind the last step: `(*constants, *states) -> (*states, count if counts)`.
+class While(ConditionalLoop):
+    """The states after the last step: `(*constants, *states) -> (*states, count if counts)`.
 
     `condition` and `body` take the constants and the states; the body runs as long as the condition
     holds, `count` times. Reverse mode keeps `checkpoints` states in memory, whatever the count is.
     """
 
-    condition: Graph
     checkpoints: int
     counts: bool = False
     #: If it calls Python, the size that gives reverse mode the number of steps.
     length: Size | None = None
-
-    takes_zero_cotangents = True
-    repetitions = None
-    can_prune = True
-    can_interpret = True
-    leaves_out_regions = True
 
     @property
     def states(self) -> int:
@@ -140,10 +132,6 @@ class While(Loop):
             Region(self.condition, inputs, (), is_condition=True),
         )
 
-    def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
-        (begins,) = compute(self.condition, values)
-        return bool(begins), True
-
     def interpret(self, values: Sequence[Any], run: RunRegion, on_host: OnHost) -> Sequence[Any]:
         constants, states = values[: self.constants], values[self.constants :]
         count = 0
@@ -151,9 +139,6 @@ class While(Loop):
             states = run(self.body, [*constants, *states], 0)
             count += 1
         return [*states, np.int32(count)] if self.counts else states
-
-    def how_often(self, region: Region) -> str:
-        return "until it ends"
 
     @property
     def count_output(self) -> int | None:  # type: ignore[override]
@@ -205,10 +190,6 @@ class While(Loop):
         states = tuple(kept_state(i, *row) for i, row in enumerate(rows))
         return (*states, COUNT) if self.counts else states
 
-    def with_regions(self, graphs: Sequence[Graph], shared: int = 0, carried: int = 0) -> While:
-        body, condition = graphs
-        return self.with_graphs(condition, body, self.constants + shared)
-
     def with_graphs(self, condition: Graph, body: Graph, constants: int) -> While:
         return While(body, constants, condition, self.checkpoints, self.counts, self.length)
 
@@ -234,10 +215,7 @@ class While(Loop):
             if i >= self.constants
         ]
         found = applied(op, (ys[-1], *xs, *given)) if op.targets else ()
-        cotangents: list[Tensor | None] = [None] * len(xs)
-        for i, g in zip(op.targets, found, strict=True):
-            cotangents[i] = g
-        return tuple(cotangents)
+        return at_places(op.targets, found, len(xs))
 
     def silent(self) -> While:
         """The op without its prints, for recomputation."""
@@ -245,16 +223,10 @@ class While(Loop):
 
     def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         xs = without_tokens(values[self.states + self.counts :])
-        given = self.with_states(
-            tuple(t is not None for t in tangents),
-            lambda flags: depending_through(self.body, flags),
-        )
+        given = self.with_tangents(tangents)
         op, inputs, places = pushed_loop(self.silent(), given, xs, tangents)
         found = applied(op, inputs)[self.states :]
-        results: list[Tensor | None] = [None] * (self.states + self.counts)
-        for place, t in zip(places, found):
-            results[place] = t
-        return tuple(results)
+        return at_places(places, found, self.states + self.counts)
 
     # Loops.
 
@@ -347,11 +319,11 @@ _KEEP_SHAPES = "keep the shapes: write to a tg.TensorArray, and stack it after t
 
 
 class ResizingWhile(While):
-    """The states behind the last step, of which some have other sizes after each:
+    """The states after the last step, of which some have other sizes after each:
     `(*constants, *states) -> states`.
 
     An XLA program has fixed sizes. So Python runs the condition and the body, as programs for each
-    size that occurs. The body takes open sizes; `results` are the types of the states behind the
+    size that occurs. The body takes open sizes; `results` are the types of the states after the
     loop, with names of their own for those sizes.
     """
 
@@ -626,13 +598,8 @@ class WhileGradient(Loop):
         count = len(self.targets)
         us, (trips, *rest) = values[:count], values[2 * count :]
         xs, gs = self._split(rest)
-        tangents: list[Tensor | None] = [None] * len(xs)
-        for i, u in zip(self.targets, us, strict=True):
-            tangents[i] = u
-        given = self.with_states(
-            tuple(t is not None for t in tangents),
-            lambda flags: depending_through(self.body, flags),
-        )
+        tangents = at_places(self.targets, us, len(xs))
+        given = self.with_tangents(tangents)
         pushed, places, _ = pushed_body(self.body, self.constants, self.states, given)
         inputs = interleaved(self.ends, given, xs, tangents)
         constants = self.constants + sum(given[: self.constants])
@@ -661,9 +628,7 @@ class WhileGradient(Loop):
         trips, *rest = values[len(self.targets) :]
         xs, gs = self._split(rest)
         dxs, dgs = self._split(tangents[1:])
-        given = self.with_states(
-            tuple(t is not None for t in dxs), lambda flags: depending_through(self.body, flags)
-        )
+        given = self.with_tangents(dxs)
         states = [i - self.constants for i in self.targets if i >= self.constants]
         if not any(given):
             op, seeds = self, [full(0, g.type) if d is None else d for d, g in zip(dgs, gs)]

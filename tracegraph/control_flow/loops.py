@@ -93,7 +93,7 @@ if TYPE_CHECKING:
 
 
 # To type checkers, numbers and arrays that are loop variables become tensors. Those that stand
-# behind a structure keep their types, and what fits nowhere else has no types at all.
+# after a structure keep their types, and what fits nowhere else has no types at all.
 
 
 @overload
@@ -404,7 +404,7 @@ class _WhileLoop:
         return [*outputs[: len(self.types)]]
 
     def _result_types(self, body: Graph) -> tuple[TensorType, ...]:
-        """The types of the states behind the loop, with new names for the sizes that it changes."""
+        """The types of the states after the loop, with new names for the sizes that it changes."""
         first, types = self.is_counted + self.tests_act, [*body.output_types]
         for place, type in enumerate(self.types, first):
             shape = [
@@ -1010,13 +1010,6 @@ def _states(
         )
     rows = enumerate(zip(leaves, types, strict=True))
     return [_state(name, k, leaf, type, changing) for k, (leaf, type) in rows]
-
-
-def _fits(found: nest.Structure, expected: nest.Structure) -> bool:
-    return found.matches(expected) or {type(found.container), type(expected.container)} <= {
-        list,
-        tuple,
-    }
 
 
 def _state(name: str, place: int, leaf: Any, type: TensorType, changing: Set[str]) -> Tensor:

@@ -33,6 +33,7 @@ from tracegraph.core.source import HOOKS, here, is_of_us, is_ours
 from tracegraph.eager.tensor_methods import is_symbolic
 from tracegraph.errors import message, warn
 from tracegraph.ir.tensor import Tensor
+from tracegraph.state.user_names import names_in_code
 
 #: By the public function: when a user expects its function to run, and what to do instead.
 _FORMS = {
@@ -192,7 +193,7 @@ def _settings_of(function: Any, seen: set[int]) -> Iterator[_Setting]:
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     held: list[tuple[str, Any, Any]] = [(name, cell, _content(cell)) for name, cell in cells]
     known = function.__globals__
-    held += [(name, known, known[name]) for name in _names_in(code) if name in known]
+    held += [(name, known, known[name]) for name in names_in_code(code) if name in known]
     for name, holder, value in held:
         if not isinstance(value, _CODE) and not name.startswith(HOOKS):
             yield _Setting(name, holder, name, value)
@@ -204,14 +205,6 @@ def _content(cell: CellType) -> Any:
         return cell.cell_contents
     except ValueError:  # it has no value yet
         return None
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    """The names of the module that code may use, with those of the code inside it."""
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names_in(inner)
 
 
 def _settings_in(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[_Setting]:
@@ -263,7 +256,7 @@ def _attributes_reached(body: Any) -> Iterator[_Setting]:
     """The numbers, flags and tensors in the objects that the body of a statement has from
     outside, or by names of its module, and in their classes."""
     code, known = getattr(body, "__code__", None), getattr(body, "__globals__", {})
-    names = () if code is None else dict.fromkeys(_names_in(code))
+    names = () if code is None else dict.fromkeys(names_in_code(code))
     of_module = ((name, known[name]) for name in names if name in known)
     for name, value in (*_held_by(body), *of_module):
         if not name.startswith(HOOKS):

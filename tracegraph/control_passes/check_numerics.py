@@ -113,7 +113,7 @@ class _NumericsWatch:
 
     @property
     def room(self) -> int:
-        """How many numbers a report has place for beside those of the site and the steps."""
+        """The room in a report for numbers other than those of the site and the steps."""
         return 0 if self._measured == _NONE else _MOST_BOUNDS
 
     def walk(self, graph: Graph, env: dict[Tensor, Tensor]) -> None:
@@ -245,7 +245,7 @@ class _NumericsWatch:
 
     def first(self, depth: int) -> list[Tensor]:
         """The number of the first site that failed, `_NONE` if none did, and the step of each of
-        the loops inside this graph, nested `depth` deep; or the bounds of its operands, behind the
+        the loops inside this graph, nested `depth` deep; or the bounds of its operands, after the
         steps."""
         found = _nothing(depth)
         count = len(self._failures)
@@ -274,7 +274,7 @@ def _start(depth: int, is_loop: bool) -> list[Tensor]:
 
 
 def _after_run(held: Sequence[Tensor], found: Sequence[Tensor], is_loop: bool) -> list[Tensor]:
-    """The same behind a run of the region in which the first failure was `found`."""
+    """The same after a run of the region in which the first failure was `found`."""
     step, before = held[:is_loop], held[is_loop:]
     is_first = _is_well(before[0])
     pairs = zip([found[0], *step, *found[1:]], before, strict=True)
@@ -357,10 +357,15 @@ def _bounds(x: Tensor) -> list[Tensor]:
     return [elementwise.Bitcast(int32)(bound(None)(numbers)) for bound in (Min, Max)]
 
 
-def _site(node: Node, loops: tuple[Source, ...]) -> Site:
+def non_finite_fact(node: Node, cause: str) -> str:
+    """What a message says of a node whose results are not finite."""
     types = ", ".join(str(y.type) for y in node.outputs if may_be_nan(y))
     roles = " and ".join(node.source.roles)
-    by = f"; {roles} derived it of this line" if roles else ""
-    fact = f"{node.op.name}: {types} holds nan or infinity, and the operands are finite{by}"
+    by = f"; {roles} derived it from this line" if roles else ""
+    return f"{node.op.name}: {types} holds nan or infinity, and {cause}{by}"
+
+
+def _site(node: Node, loops: tuple[Source, ...]) -> Site:
+    fact = non_finite_fact(node, "the operands are finite")
     operands = tuple(operand_text(x) for x in node.inputs if x.type is not TOKEN)
     return Site(fact, node.source, operands, loops)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, TypeVarTuple
 from tracegraph.core.source import is_ours, ours_by_file
 
 Arguments = TypeVarTuple("Arguments")
+E = TypeVar("E", bound=BaseException)
 T = TypeVar("T")
 
 #: Code that only a finalizer runs.
@@ -54,6 +55,12 @@ def is_of_interrupt(error: BaseException) -> bool:
             return True
         step = step.tb_next
     return False
+
+
+def outside_interrupts(*kinds: type[E]) -> tuple[type[E], ...]:
+    """These exceptions in an `except` clause, unless an interrupt raised the one at hand."""
+    error = sys.exception()
+    return () if isinstance(error, kinds) and is_of_interrupt(error) else kinds
 
 
 def _parameter_count(code: CodeType) -> int:

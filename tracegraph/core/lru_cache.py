@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -53,18 +53,15 @@ class LRUCache(Generic[Key, Value]):
     def _touch(self, key: Key) -> None:
         try:
             self._kept.move_to_end(key)
-        except KeyError as error:  # evicted in between, by another thread or an interrupt
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(KeyError):
+            # Evicted in between, by another thread or an interrupt.
             return
 
     def _drop(self) -> None:
         while len(self._kept) > self._limit:
             try:
                 self._kept.popitem(last=False)
-            except KeyError as error:
-                if is_of_interrupt(error):
-                    raise
+            except outside_interrupts(KeyError):
                 return
 
 

@@ -120,21 +120,20 @@ class Source:
         """The same place with one more role; a repeated role is kept once."""
         if self.roles and self.roles[-1] == role:
             return self
-        derived = Source(self.code, self.offset, (*self.roles, role), self.scope)
-        derived._origin = self.origin
-        if self.code is None:
-            derived._place, derived._text = self._place, self._text
-        return derived
+        return self._with((*self.roles, role), self.scope)
 
     def in_scope(self, scope: str) -> Source:
         """The same place in another name scope."""
         if scope == self.scope:
             return self
-        moved = Source(self.code, self.offset, self.roles, scope)
-        moved._origin = self.origin
+        return self._with(self.roles, scope)
+
+    def _with(self, roles: tuple[str, ...], scope: str) -> Source:
+        new = Source(self.code, self.offset, roles, scope)
+        new._origin = self.origin
         if self.code is None:
-            moved._place, moved._text = self._place, self._text
-        return moved
+            new._place, new._text = self._place, self._text
+        return new
 
     @property
     def origin(self) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import ml_dtypes
 import numpy as np
 
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.shapes import (
     Shape,
     ShapeVariable,
@@ -159,9 +159,7 @@ class DType:
             return False
         try:
             return as_dtype(cast("DTypeLike", other)) is self
-        except TypeError as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(TypeError):
             return False
 
     def __hash__(self) -> int:
@@ -231,9 +229,7 @@ def as_dtype(type_value: DTypeLike) -> DType:
     try:
         if type_value is not None:  # NumPy's float64
             return _BY_NUMPY[np.dtype(type_value)]
-    except (TypeError, KeyError, ValueError) as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(TypeError, KeyError, ValueError):
         return _refuse(type_value)
     return _refuse(type_value)
 

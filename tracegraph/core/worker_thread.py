@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.source import here, sourced
 
 T = TypeVar("T")
@@ -115,9 +115,7 @@ class Task(Generic[T]):
         before = _thread.stack_size(_STACK)
         try:
             _thread.start_new_thread(self._run, ())
-        except RuntimeError as error:  # the interpreter is shutting down
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(RuntimeError):  # the interpreter is shutting down
             self._run()
         finally:
             _thread.stack_size(before)

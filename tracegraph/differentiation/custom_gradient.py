@@ -17,7 +17,7 @@ from tracegraph.calls.call import Call, as_tuple
 from tracegraph.calls.custom_call import CustomCall
 from tracegraph.calls.recompute import recomputed
 from tracegraph.control_passes.hoist import Hoisted, hoisted
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.source import Source, caller_of
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.effects.record import current_record, recorded_call
@@ -180,13 +180,10 @@ class CustomGradient(TracedAtCalls):
     ) -> None:
         try:
             inspect.signature(backward).bind(*upstream, **keywords)
-        except ValueError as error:  # a function written in C, which does not say what it takes
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(ValueError):
+            # A function written in C, which does not say what it takes.
             return
-        except TypeError as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(TypeError) as error:
             self._refuse(
                 f"its backward function does not take {counted(len(upstream), 'cotangent')}, one "
                 f"for each output: {error}",

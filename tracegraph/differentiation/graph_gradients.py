@@ -119,7 +119,7 @@ def hessians(
 
 
 def _nodes(trace: Trace, sources: Sequence[Tensor]) -> tuple[Node, ...]:
-    """The nodes of a trace, behind those of the enclosing ones that lie between it and sources."""
+    """The nodes of a trace, after those of the enclosing ones that lie between it and sources."""
     return *nodes_around(trace, sources), *trace.nodes
 
 

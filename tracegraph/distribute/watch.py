@@ -487,7 +487,7 @@ def _join(address: tuple[str, int], count: int, index: int, timeout: float) -> t
     told = words if isinstance(words, dict) else {}
     if "port" not in told:
         peer.close()
-        reason = told.get("refused", "it ended, or is no process of ours")
+        reason = told.get("refused", "it ended, or does not belong to this run")
         fix = "give each process its own number, from 0 on, and all the same num_processes"
         if "refused" not in told:
             fix = "see whether process 0 has ended, or another program listens at this address"

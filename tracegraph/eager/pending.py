@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.lru_cache import LRUCache
 from tracegraph.core.source import Source, here, user_line
 from tracegraph.eager import backend
@@ -338,9 +338,7 @@ class Pending(Builder):
         between = self._assigned_between(nodes)
         try:
             batch = _Batch(nodes, self.nodes, trust_counts)
-        except Exception as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(Exception):
             # An input failed before.
             self._fail_dependents()
             nodes = self.nodes[:]
@@ -510,9 +508,7 @@ class _Batch:
         try:
             kept = self._program()
             outputs = kept.program(*self.buffers)
-        except Exception as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(Exception):
             self._run_one_by_one()
             return
         kept.provenance.remember(self.nodes, self.inputs, self.values)
@@ -574,9 +570,7 @@ class _Batch:
         """The buffer of one value, or its failure."""
         try:
             (buffer,) = program_of(dead_code(self._graph([slot])))(*self.buffers)
-        except Exception as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(Exception) as error:
             return Failure(run_failure(error, self.values[slot].source), undo)
         return buffer
 

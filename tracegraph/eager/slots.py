@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.core.interrupts import Disturbed, is_of_interrupt
+from tracegraph.core.interrupts import Disturbed, outside_interrupts
 from tracegraph.core.source import here
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer, raise_failures, run_failure
@@ -278,9 +278,7 @@ class Step:
                     program.exhaust(stores)
                     if found and assigned and not found[0]:
                         raise Disturbed
-                except Exception as error:
-                    if is_of_interrupt(error):
-                        raise
+                except outside_interrupts(Exception) as error:
                     found = self._run_again(error, buffers, variables, rest, assigned)
                 if found:
                     return found[0]
@@ -422,9 +420,7 @@ def run_program(program: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
     """
     try:
         return program(*arguments)
-    except Exception as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(Exception) as error:
         raise_failures(arguments)
         raise run_failure(error, here()) from None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.source import user_frames
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer, host_value, materialise, run_failure
@@ -69,9 +69,8 @@ def _fetched(buffer: Any, tensor: Tensor) -> np.ndarray:
     try:
         buffer.block_until_ready()  # JAX aborts the process if NumPy reads a failed buffer
         return np.asarray(buffer)
-    except RuntimeError as error:  # the program that computes it was still running
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(RuntimeError) as error:
+        # The program that computes it was still running.
         raise run_failure(error, tensor.source) from None
 
 

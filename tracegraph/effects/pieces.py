@@ -320,7 +320,7 @@ def _check_shape(x: Tensor, value: Any) -> None:
         fail(
             InvalidArgumentError,
             f"a Variable had the shape {old} when this run began, and has been given the shape "
-            f"{new} behind a call of Python",
+            f"{new} after a call of Python",
             source=node.source,
             operands=[operand_text(node.inputs[1])],
             fix="read it in another call, which begins with the new shape, or keep the shape",

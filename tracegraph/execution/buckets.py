@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.shapes import Dim, dim_names, static_shape, substitute_size
 from tracegraph.core.types import TensorType
@@ -71,12 +71,8 @@ def _checked(sizes: Any) -> list[int]:
     try:
         found = list(sizes)
         numbers = sorted({operator.index(x) for x in found})
-    except (
-        TypeError,
-        ValueError,
-    ) as error:  # of what has no elements, and of what is not an integer
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(TypeError, ValueError):
+        # It has no elements, or one that is not an integer.
         _refuse(sizes)
     if not numbers or numbers[0] <= 0 or any(isinstance(x, (bool, np.bool_)) for x in found):
         _refuse(sizes)

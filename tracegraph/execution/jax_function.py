@@ -109,7 +109,7 @@ def _pure(concrete: ConcreteFunction, may_print: bool) -> Graph:
             SignatureError,
             f"{name}: it checks values ({report.message}), and a pure function cannot report them",
             source=report.source,
-            fix="return the truth value beside the results, or leave the check out",
+            fix="return the truth value with the results, or leave the check out",
         )
     count = traced.result_count
     outputs = traced.graph.outputs[: count + traced.has_token]

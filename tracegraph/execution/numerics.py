@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph.control_passes import check_numerics, locate_numerics as search
-from tracegraph.control_passes.check_numerics import Site, may_be_nan
+from tracegraph.control_passes.check_numerics import Site, non_finite_fact
 from tracegraph.control_passes.locate_numerics import FINITE
 from tracegraph.core.source import Source
 from tracegraph.eager import backend
@@ -226,14 +226,10 @@ def _fail(blame: _Blame) -> NoReturn:
         what = f"Variable {dotted(name)!r}" if culprit.role == "variable" else f"argument {name!r}"
         fact = f"{what} holds {_range(value)}, and so do the results"
         fail(NumericsError, fact, fix="look at where the value comes from")
-    types = ", ".join(str(y.type) for y in culprit.outputs if may_be_nan(y))
-    roles = " and ".join(culprit.source.roles)
-    by = f"; {roles} derived it of this line" if roles else ""
     holds = (
         "the operands are finite" if not any(map(_state, blame.operands)) else "no operand is nan"
     )
-    fact = f"{culprit.op.name}: {types} holds nan or infinity, and {holds}{by}"
-    fact += steps_text(blame.steps)
+    fact = non_finite_fact(culprit, holds) + steps_text(blame.steps)
     pairs = zip(culprit.inputs, blame.operands, strict=True)
     operands = [f"{operand_text(x)}, {_range(value)}" for x, value in pairs]
     fail(NumericsError, fact, source=culprit.source, operands=operands, fix=_FIX)

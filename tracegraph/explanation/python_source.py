@@ -10,7 +10,7 @@ import linecache
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.source import Source
 
 #: A line, and a column if it is known.
@@ -162,7 +162,5 @@ def _tree_of(file: str) -> ast.Module | None:
 def _parsed(text: str) -> ast.Module | None:
     try:
         return ast.parse(text) if text else None
-    except (SyntaxError, ValueError) as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(SyntaxError, ValueError):
         return None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph import nest
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.types import TensorType, type_of_array
 from tracegraph.eager.pending import device_buffer
@@ -161,9 +161,7 @@ def key_of_arrays(args: tuple[Any, ...]) -> Any:
         return None
     try:
         types = [x.type if type(x) is Tensor else type_of_array(x) for x in args]
-    except TypeError as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(TypeError):
         return None  # a dtype that no tensor has
     return types[0] if len(types) == 1 else tuple(types)
 
@@ -172,9 +170,7 @@ def known_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKey | None:
     """The call, or None if it has leaves that only the slow path handles."""
     try:
         return CallKey(args, kwargs)
-    except (TypeError, ValueError, Mismatch) as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(TypeError, ValueError, Mismatch):
         return None  # the slow path reports what is wrong
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 from tracegraph.autograph.function_conversion import take_as_given
 from tracegraph.boundary.tracebacks import api_boundary, leave_out_our_frames_at_top_level
-from tracegraph.core.interrupts import COLLECTS_IN_C, is_of_interrupt
+from tracegraph.core.interrupts import COLLECTS_IN_C, outside_interrupts
 from tracegraph.core.later import opened
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.tensorshape import TensorSpec
@@ -258,9 +258,8 @@ class Function(Generic[Parameters, Result]):
                 leaves = args
                 plan = self._call_plans.get((*map(get_type, args),))
                 buffers = (*map(get_buffer, args),)
-        except Exception as error:  # of a leaf without a value: its class may raise what it likes
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(Exception):
+            # A leaf has no value: its class may raise what it likes.
             plan, buffers, leaves = None, (), ()
         builder = _thread.builder  # without a stack it is the top level: see `current`
         if plan is None or builder.stack or builder.recorders or _settings.run_eagerly:
@@ -280,9 +279,7 @@ class Function(Generic[Parameters, Result]):
                         enable()
                 else:
                     outputs = program.run(*(buffers + plan.captured))
-            except (TypeError, ValueError, RuntimeError) as error:
-                if is_of_interrupt(error):
-                    raise
+            except outside_interrupts(TypeError, ValueError, RuntimeError):
                 return plan.run_with_state(buffers, leaves)  # reports the failure, or moves buffers
         elif plan.step is not None:
             outputs = plan.step.run(buffers, plan.variables, plan.captured, plan.assigned)

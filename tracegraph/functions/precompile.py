@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tracegraph.archive.directory import as_path
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.tensorshape import TensorSpec
 from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
@@ -57,9 +57,7 @@ def precompile(function: Any, signatures: Iterable[Any] | None, path: Any) -> No
     try:
         for execution in executions:
             backend.keep_program(execution.program, folder)
-    except OSError as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(OSError) as error:
         refused(
             error, f"precompile: programs cannot be kept in {os.fspath(folder)!r}", way_out(error)
         )

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.shapes import Dim, ShapeVariable
 from tracegraph.core.tensorshape import TensorSpec
 from tracegraph.core.types import TensorType
@@ -60,9 +60,7 @@ class TraceCache:
         while True:
             try:
                 return iter(list(self._traces.values()))
-            except (RuntimeError, KeyError) as error:  # an OrderedDict raises either
-                if is_of_interrupt(error):
-                    raise
+            except outside_interrupts(RuntimeError, KeyError):  # an OrderedDict raises either
                 continue  # a signal handler traced this function between two of these steps
 
     def clear(self) -> None:

@@ -345,13 +345,14 @@ def _between(x: Tensor, at: Tensor, lines: list[Tensor]) -> Tensor:
     down = reshape(subtract(rows, low[0]), [*rows.type.shape, 1, 1])
     right = reshape(subtract(columns, low[1]), [columns.type.shape[0], 1, columns.type.shape[1], 1])
     top, bottom = (
-        _mixed(_pixels(x, at, row, low[1]), _pixels(x, at, row, high[1]), right)
+        between(_pixels(x, at, row, low[1]), _pixels(x, at, row, high[1]), right)
         for row in (low[0], high[0])
     )
-    return _mixed(top, bottom, down)
+    return between(top, bottom, down)
 
 
-def _mixed(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+def between(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    """What lies a share of the way from x to y."""
     return add(x, multiply(subtract(y, x), share))
 
 

@@ -417,7 +417,7 @@ def refuse_leaked(tensor: Tensor) -> NoReturn:
             where += ", which is not traced to its end"
             fix = (
                 "open the GradientTape or the ForwardAccumulator in the branch or the body, or "
-                "watch before it and ask behind it: one from outside follows what the statement "
+                "watch before it and ask after it: one from outside follows what the statement "
                 "returns"
             )
     for recorder in current().recorders:

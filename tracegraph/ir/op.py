@@ -326,7 +326,7 @@ class Op(metaclass=_Interning):
     def with_regions(self, graphs: Sequence[Graph], shared: int = 0, carried: int = 0) -> Op:
         """The op with other graphs for its regions, which take `shared` and `carried` more inputs
         at the places of `insertion`. Regions with outputs also return the carried ones; a region
-        that has none, and is no condition, does not take them."""
+        that has none, and is not a condition, does not take them."""
         raise NotImplementedError
 
     def with_checkpoints(self, size: int, lowers_all: bool) -> Op:

@@ -180,7 +180,7 @@ _REFUSED = {
     ),
     **dict.fromkeys(
         ["mesh_cast", "reshard", "shard_map", "pvary"],
-        ("places values on devices", "leave it out: placing is told of Variables and arguments"),
+        ("places values on devices", "leave it out, and place Variables and arguments instead"),
     ),
     **dict.fromkeys(["all_gather", "ppermute", "all_to_all", "axis_index"], ACROSS_DEVICES),
 }

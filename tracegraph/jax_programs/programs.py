@@ -118,7 +118,7 @@ def from_jax(
 
     Raises TraceError for an argument that is not an array, for a primitive without a counterpart
     (naming it and its line), if fn needs a concrete value while it is traced, and if it reads or
-    assigns a Variable that is no argument; DTypeError for
+    assigns a Variable that is not an argument; DTypeError for
     dtypes that tensors do not support; SignatureError for static arguments that fn does not take,
     and for arrays as static arguments.
 

@@ -31,7 +31,7 @@ def static_arguments(
 ) -> StaticArguments:
     """The static arguments of the function `name`, from what a user gives. If only the positions or
     only the names are given, the others follow from the signature, if it is known. Raises
-    SignatureError for what is no position or no name, and for what the function does not take."""
+    SignatureError for anything else, and for arguments that the function does not take."""
     found = frozenset(_numbers(name, numbers)), frozenset(_names(name, names))
     if signature is None:
         return StaticArguments(*found)

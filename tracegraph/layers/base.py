@@ -92,7 +92,7 @@ class Layer(Module):
     - `trainable`: whether its variables are to be trained; see the attribute of this name.
     """
 
-    if TYPE_CHECKING:  # any Module has it, but one that is no layer may have its own
+    if TYPE_CHECKING:  # any Module has it, but one that is not a layer may have its own
         losses: list[Tensor]
 
     #: Whether `trainable` was set to False; only layers for which it was set have the attribute.

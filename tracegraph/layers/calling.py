@@ -42,7 +42,7 @@ class CallParameters:
 
     def take_training(self, more: Sequence[Any], arguments: dict[str, Any]) -> Any:
         """What `training` is in this call: what was passed, or that of the call around, which
-        becomes an argument, or the default. If the layer does not take it, it is no argument."""
+        becomes an argument, or the default. If the layer does not take it, it is not passed."""
         if "training" in arguments:
             return arguments["training"] if self.takes_training else arguments.pop("training")
         if more and self.takes_training and self.names.index("training") <= len(more):

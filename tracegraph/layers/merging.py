@@ -214,7 +214,7 @@ class Dot(_Merge):
         axes = [as_axis("Dot", axis, rank, x) for axis, rank, x in rows]
         if 0 in axes:
             fact = f"axes is {self.axes}, and axis 0 is that of the examples"
-            refuse("Dot", fact, *tensors, fix="use axes behind it")
+            refuse("Dot", fact, *tensors, fix="use axes after it")
         if self.normalize:
             tensors = [l2_normalize(x, axis) for x, axis in zip(tensors, axes)]
         return einsum(_equation(ranks, axes), *tensors) if sum(ranks) > 4 else _of_vectors(tensors)

@@ -19,10 +19,11 @@ from tracegraph.array.arguments import (
     matrices,
     rank_of,
     refuse,
+    square_matrices,
 )
 from tracegraph.array.joining import concat
 from tracegraph.array.shaping import cut
-from tracegraph.core.shapes import same_shape, same_size
+from tracegraph.core.shapes import same_size
 from tracegraph.core.types import as_dtype, int32, int64
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
@@ -167,9 +168,7 @@ def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
 
 def _hermitian(op: str, tensor: Any) -> Tensor:
     """Hermitian matrices from their lower triangles."""
-    x = matrices(op, tensor)
-    if same_shape(x.type.shape[-2:-1], x.type.shape[-1:]) is None:
-        refuse(op, f"the matrix {x.type} is not square", x, fix="give as many rows as columns")
+    x = square_matrices(op, tensor)
     return SELECT(in_triangle(x, True), x, adjoint_of(x))
 
 

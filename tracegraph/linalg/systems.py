@@ -17,6 +17,7 @@ from tracegraph.array.arguments import (
     matrices,
     rank_of,
     refuse,
+    square_matrices,
 )
 from tracegraph.array.creation import eye
 from tracegraph.array.joining import stack
@@ -438,9 +439,7 @@ def compact_diagonals(op: str, diagonals: Any, form: Any) -> Tensor:
     """The diagonals above, on and below the main one as columns: [..., n, 3]."""
     form = as_choice(op, "diagonals_format", form, ("compact", "sequence", "matrix"))
     if form == "matrix":
-        a = matrices(op, diagonals)
-        if same_shape(a.type.shape[-2:-1], a.type.shape[-1:]) is None:
-            refuse(op, f"the matrix {a.type} is not square", a, fix="give as many rows as columns")
+        a = square_matrices(op, diagonals)
         return swap_last(diag_part(a, k=(-1, 1), align="LEFT_RIGHT"))
     if form == "sequence":
         return _of_sequence(op, diagonals)

@@ -31,12 +31,7 @@ from tracegraph.ops.broadcast import BroadcastTo, Sum, full
 from tracegraph.ops.elementwise import ADD, LESS, LESS_EQUAL, SELECT, LogicalAnd
 from tracegraph.ops.index import ScatterAdd, ScatterMax
 from tracegraph.ops.shape import Reshape
-from tracegraph.tracing.index_checks import (
-    check_at_run_time,
-    checks_at_run_time,
-    refuse_outside,
-    value_now,
-)
+from tracegraph.tracing.index_checks import check_up_to, value_now
 from tracegraph.typing import Axis, DTypeLike, SizeLike, TensorLike
 
 
@@ -109,12 +104,7 @@ def _bin_count(x: Tensor, minlength: Any, maxlength: Any) -> Any:
     high = None if maxlength is None else as_count("bincount", "maxlength", maxlength)
     if high is not None and (low == high or (known_int(low) and known_int(high) and low > high)):
         message = "bincount: the elements count from 0, and there is {}"
-        fix = "use numbers of zero or more"
-        value = value_now(x)
-        if value is not None:
-            refuse_outside(value, 0, x.dtype.max, message, fix, (x,))
-        elif checks_at_run_time():
-            check_at_run_time(x, 0, x.dtype.max, message, fix)
+        check_up_to(x.dtype.max, x, message, "use numbers of zero or more")
         return high
     count = maximum(low, number_count("bincount", "the elements", x))
     return count if high is None else minimum(high, count)
@@ -155,11 +145,7 @@ def _check_classes(what: str, numbers: Tensor, count: Any) -> None:
     """Rejects invalid classes, now or at every run of a function that checks bounds."""
     message = f"confusion_matrix: {what} are from 0 to {count - 1}, and there is {{}}"
     fix = "give as many num_classes as there are, or leave it out"
-    value = value_now(numbers)
-    if value is not None:
-        refuse_outside(value, 0, count - 1, message, fix, (numbers,))
-    elif checks_at_run_time():
-        check_at_run_time(numbers, 0, count - 1, message, fix)
+    check_up_to(count - 1, numbers, message, fix)
 
 
 def counts_of_pairs(

@@ -130,8 +130,8 @@ class _ProgramSearch:
         loops = "".join(f" ({note})" for note in self._schedules[place].timeline.notes)
         fail(
             InvalidArgumentError,
-            f"the least found for {self.graph.name} is {needed} beside its arguments and results, "
-            f"and its memory_budget is {given}. The largest value when it holds most is "
+            f"the least found for {self.graph.name} is {needed} in addition to its arguments and "
+            f"results, and its memory_budget is {given}. The largest value when it holds most is "
             f"{largest.type}{loops}",
             source=largest.source,
             fix=f'give memory_budget="{needed.replace(" ", "")}" or more, or compute with smaller '

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.settings import device_scope
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable, plain, same_shape, same_size
@@ -250,9 +250,7 @@ def _number(value: Any, dtype: DType) -> np.ndarray:
             return np.asarray(value, dtype.numpy_dtype)
         with np.errstate(over="ignore"):  # a float out of range becomes infinite
             return np.asarray(value, dtype.numpy_dtype)
-    except OverflowError as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(OverflowError):
         _refuse_range(value, dtype)
 
 
@@ -323,9 +321,7 @@ _EXTENDED = frozenset(["bfloat16", "float8_e4m3fn", "float8_e5m2"])
 def _from_list(value: Any, dtype: DType | None) -> np.ndarray:
     try:
         array = _own_array(value)
-    except ValueError as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(ValueError):
         fail(
             ShapeError,
             f"the rows of a list have different lengths: {shown(value)}",
@@ -732,9 +728,7 @@ def _int(value: Any) -> Any:
         return value
     try:
         return operator.index(value)
-    except TypeError as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(TypeError):
         return value
 
 

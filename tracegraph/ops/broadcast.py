@@ -20,7 +20,7 @@ from tracegraph.core.shapes import (
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Batched, Derivative, Op
+from tracegraph.ir.op import Batched, Derivative, Op, rule
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.constant import Constant, constant
 from tracegraph.ops.movement import Movement
@@ -144,6 +144,14 @@ def batched_operands(
 ) -> tuple[Tensor, ...]:
     """The inputs with a leading loop axis on all of them."""
     return tuple(x if b else stack(x, n) for x, b in zip(inputs, batched, strict=True))
+
+
+class OverBatchAxes(Op, abstract=True):
+    """An op whose operands have leading batch axes, so that a loop axis is one more of them."""
+
+    @rule
+    def batch(self, n: Size, batched: tuple[bool, ...], *operands: Tensor) -> Batched:
+        return self(*batched_operands(n, batched, operands)), True
 
 
 def spread(g: Tensor, type: TensorType, axes: tuple[int, ...] | None) -> Tensor:

@@ -125,7 +125,7 @@ class FirstToken(Nullary):
 class Load(Op):
     """The value of a Variable after the effects so far: `(token, handle) -> value`.
 
-    It is read again behind the call of a Python function, which may have assigned it. It stands
+    It is read again after the call of a Python function, which may have assigned it. It stands
     under a `Read`, which connects it with the Variable.
     """
 

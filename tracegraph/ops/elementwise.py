@@ -13,13 +13,13 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from tracegraph.core.shapes import Size, same_shape
+from tracegraph.core.shapes import same_shape
 from tracegraph.core.sparsity_patterns import Pattern, union, without_zeros
 from tracegraph.core.types import DType, TensorType, bool_, complex64, complex128
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Batched, Derivative, KnownValues, Op, Tangents, check_same_dtype, rule
+from tracegraph.ir.op import Derivative, KnownValues, Tangents, check_same_dtype, rule
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import batched_operands, full_like, linear_tangent, zeros_of
+from tracegraph.ops.broadcast import OverBatchAxes, full_like, linear_tangent, zeros_of
 from tracegraph.ops.movement import no_flops
 
 #: What a tangent is multiplied by: a tensor, 1, -1, or None for zero; and one for each operand.
@@ -93,7 +93,7 @@ def add_all(values: Sequence[Tensor | None]) -> Tensor | None:
     return total
 
 
-class Elementwise(Op, abstract=True):
+class Elementwise(OverBatchAxes, abstract=True):
     """y[i] depends on element i of each operand; all operands have y's shape."""
 
     #: Kinds of data types that the operands may have.
@@ -140,10 +140,6 @@ class Elementwise(Op, abstract=True):
     def jvp(self, tangents: Tangents, y: Tensor, *xs: Tensor) -> Derivative:
         factors = self.partials(y, *xs)
         return add_all([scale(t, f) for t, f in zip(tangents, factors, strict=True)])
-
-    @rule
-    def batch(self, n: Size, batched: tuple[bool, ...], *inputs: Tensor) -> Batched:
-        return self(*batched_operands(n, batched, inputs)), True
 
     @rule
     def depends(self, *patterns: Pattern) -> Pattern:
@@ -516,8 +512,8 @@ class Expm1(Elementwise):
 
 
 class Steep(Elementwise, abstract=True):
-    """A function of one variable whose derivative is infinite somewhere, where nothing comes of no
-    cotangent: where(x > 0, log(x), 0) has the derivative 0 at 0, as in forward form"""
+    """A function of one variable whose derivative is infinite somewhere; a cotangent of 0 gives 0
+    there: where(x > 0, log(x), 0) has the derivative 0 at 0, as in forward form"""
 
     def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         (factor,) = map(conjugated, self.partials(y, x))

@@ -11,7 +11,7 @@ from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import Mismatch
 from tracegraph.ir.op import Batched, Derivative, Op
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import BroadcastTo, full_like, is_increasing
+from tracegraph.ops.broadcast import BroadcastTo, OverBatchAxes, full_like, is_increasing
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.elementwise import (
     EQUAL,
@@ -58,7 +58,7 @@ class Fft(Op):
         return 20 * element_count(x.shape)
 
 
-class Rfft(Op):
+class Rfft(OverBatchAxes):
     """The first n // 2 + 1 elements of the transform of real x[..., n] along the last axis"""
 
     def infer(self, x: TensorType) -> TensorType:
@@ -74,9 +74,6 @@ class Rfft(Op):
     def jvp(self, tangents: tuple[Tensor], y: Tensor, x: Tensor) -> Derivative:
         return self(tangents[0])
 
-    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
-        return self(x), True
-
     def depends(self, p: Pattern) -> Pattern:
         size = p.shape[-1] // 2 + 1
         return p.any(axis=-1, keepdims=True).broadcast_to((*p.shape[:-1], size))
@@ -88,9 +85,10 @@ class Rfft(Op):
         return 10 * element_count(x.shape)
 
 
-class Irfft(Op):
+class Irfft(OverBatchAxes):
     """Real y[..., size] of the transform with + of z[..., size // 2 + 1] along the last axis, whose
-    other elements are the conjugates of these; of those that are their own the real part counts"""
+    other elements are the conjugates of these; an element that is its own conjugate counts by its
+    real part"""
 
     size: Size
 
@@ -109,9 +107,6 @@ class Irfft(Op):
 
     def jvp(self, tangents: tuple[Tensor], y: Tensor, z: Tensor) -> Derivative:
         return self(tangents[0])
-
-    def batch(self, n: Size, batched: tuple[bool, ...], z: Tensor) -> Batched:
-        return self(z), True
 
     def depends(self, p: Pattern) -> Pattern:
         return p.any(axis=-1, keepdims=True).broadcast_to(

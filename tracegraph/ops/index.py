@@ -174,7 +174,7 @@ class Scatter(Op, abstract=True):
         return element_count(updates.shape)
 
     def read(self, x: Tensor, indices: Tensor) -> Tensor:
-        """What stands at the indices: the transpose of adding there."""
+        """The elements at the indices: the transpose of adding there."""
         return GatherNd(self.axis, self.batch_dims, self.clamps)(x, indices)
 
     def batch(
@@ -255,7 +255,7 @@ class ScatterAdd(Scatter):
 
 
 class ScatterUpdate(Scatter):
-    """x with the updates in place of what was there; of several for one place the last stays"""
+    """x with the updates in place of what was there; the last of several for one place stays"""
 
     kinds = KEPT
     reference = None

@@ -16,7 +16,15 @@ from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Batched, Derivative, Op, Tangents, check_same_dtype
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import BroadcastTo, Sum, batched_operands, full, stack, zeros_of
+from tracegraph.ops.broadcast import (
+    BroadcastTo,
+    OverBatchAxes,
+    Sum,
+    batched_operands,
+    full,
+    stack,
+    zeros_of,
+)
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.contract import MATMUL, adjoint, conjugate, merge_axis, same_batch, split_axis
 from tracegraph.ops.elementwise import (
@@ -238,7 +246,7 @@ def _moved(x: Tensor, axis: int, step: int) -> Tensor:
     return Pad(tuple(before), tuple(after), (0,) * x.ndim)(x, zero)
 
 
-class Det(Op):
+class Det(OverBatchAxes):
     """The determinant of each matrix a[..., n, n]"""
 
     def infer(self, a: TensorType) -> TensorType:
@@ -247,9 +255,6 @@ class Det(Op):
 
     def vjp(self, g: Tensor, y: Tensor, a: Tensor) -> Derivative:
         return (spread(a, g) * conjugated(COFACTOR(a)),)
-
-    def batch(self, n: Size, batched: tuple[bool, ...], a: Tensor) -> Batched:
-        return self(a), True
 
     def depends(self, p: Pattern) -> Pattern:
         return p.any(axis=(-2, -1))
@@ -261,7 +266,7 @@ class Det(Op):
         return floor_divide(2 * _cube(a), 3)
 
 
-class Cofactor(Op):
+class Cofactor(OverBatchAxes):
     """The derivative of the determinant of each matrix by each of its elements, which is finite
     where the matrix is singular too"""
 
@@ -273,9 +278,6 @@ class Cofactor(Op):
 
     def jvp(self, tangents: tuple[Tensor], y: Tensor, a: Tensor) -> Derivative:
         return COFACTOR_ALONG(a, tangents[0])
-
-    def batch(self, n: Size, batched: tuple[bool, ...], a: Tensor) -> Batched:
-        return self(a), True
 
     def depends(self, p: Pattern) -> Pattern:
         return p.any(axis=(-2, -1), keepdims=True).broadcast_to(p.shape)
@@ -291,10 +293,10 @@ class Cofactor(Op):
         return floor_divide(8 * _cube(a), 3)
 
 
-class CofactorAlong(Op):
+class CofactorAlong(OverBatchAxes):
     """The derivative of `cofactor` of each matrix a along e: the second one of the determinant.
 
-    It is finite where the matrix is singular; of its own derivative by a that holds no more.
+    It is finite where the matrix is singular; its own derivative by a is not.
     """
 
     def infer(self, a: TensorType, e: TensorType) -> TensorType:
@@ -318,9 +320,6 @@ class CofactorAlong(Op):
         mixed = SELECT(on_diagonal(a), mixed + whole, mixed)
         to_a = Solve(True)(a, adjoint(spread(a, Det()(a)) * mixed))
         return to_a, conjugated(self(a, along))
-
-    def batch(self, n: Size, batched: tuple[bool, ...], a: Tensor, e: Tensor) -> Batched:
-        return self(*batched_operands(n, batched, (a, e))), True
 
     def depends(self, p: Pattern, q: Pattern) -> Pattern:
         return (p | q).any(axis=(-2, -1), keepdims=True).broadcast_to(p.shape)
@@ -367,7 +366,7 @@ class Slogdet(Op):
         return floor_divide(2 * _cube(a), 3)
 
 
-class Cholesky(Op):
+class Cholesky(OverBatchAxes):
     """The lower triangle y with y y^H = (a + a^H) / 2, which must be positive definite"""
 
     def infer(self, a: TensorType) -> TensorType:
@@ -381,9 +380,6 @@ class Cholesky(Op):
         left = solve(y, half)  # y^-H half y^-1, of which the Hermitian part is meant
         whole = adjoint(solve(y, adjoint(left)))
         return ((whole + adjoint(whole)) * 0.5,)
-
-    def batch(self, n: Size, batched: tuple[bool, ...], a: Tensor) -> Batched:
-        return self(a), True
 
     def depends(self, p: Pattern) -> Pattern:
         # Of row i what comes first, and the block that the first j rows and columns make.

@@ -11,15 +11,15 @@ from tracegraph.core.shapes import Size, element_count
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType
 from tracegraph.errors import DTypeMismatch
-from tracegraph.ir.op import Batched, Derivative, Op
+from tracegraph.ir.op import Derivative
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import zeros_of
+from tracegraph.ops.broadcast import OverBatchAxes, zeros_of
 from tracegraph.ops.contract import adjoint
 from tracegraph.ops.linalg import check_square
 from tracegraph.ops.shape import Concatenate, slice_axis
 
 
-class MatrixFunction(Op, abstract=True):
+class MatrixFunction(OverBatchAxes, abstract=True):
     """A function that is a power series of each square matrix"""
 
     def infer(self, a: TensorType) -> TensorType:
@@ -39,9 +39,6 @@ class MatrixFunction(Op, abstract=True):
         n: Size = a.type.shape[-1]
         whole = self(Concatenate(rows)(upper, lower))
         return slice_axis(slice_axis(whole, rows, 0, n), columns, n, n + n)
-
-    def batch(self, n: Size, batched: tuple[bool, ...], a: Tensor) -> Batched:
-        return self(a), True
 
     def depends(self, p: Pattern) -> Pattern:
         return p.any(axis=(-2, -1), keepdims=True).broadcast_to(p.shape)

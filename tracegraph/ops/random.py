@@ -14,11 +14,11 @@ from tracegraph.core.types import DType, TensorType, int32, uint32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Batched, Derivative, Op, Tangents, rule
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import batched_operands
+from tracegraph.ops.broadcast import OverBatchAxes, batched_operands
 from tracegraph.ops.elementwise import EXP, FLOATING, MUL, Elementwise, Factors, scale
 
 
-class FromKey(Op, abstract=True):
+class FromKey(OverBatchAxes, abstract=True):
     """Numbers made from a key."""
 
     counts_bits = True
@@ -36,9 +36,6 @@ class FromKey(Op, abstract=True):
 
     def jvp(self, tangents: Tangents, y: Tensor, key: Tensor) -> Derivative:
         return None
-
-    def batch(self, n: Size, batched: tuple[bool, ...], key: Tensor) -> Batched:
-        return self(key), True
 
     def depends(self, key: Pattern) -> Pattern:
         raise NotImplementedError("a key depends on nothing that is differentiated")
@@ -96,7 +93,7 @@ class RandomPermutation(FromKey):
         return TensorType(int32, (self.size,))
 
 
-class FromParameters(Op, abstract=True):
+class FromParameters(OverBatchAxes, abstract=True):
     """Numbers made from a key, one for each element of the parameters of a distribution, whose
     axes begin with the batch axes of the key. At a fixed key whole numbers move in steps, so they
     have no derivative."""
@@ -122,9 +119,6 @@ class FromParameters(Op, abstract=True):
     @rule
     def jvp(self, tangents: Tangents, y: Tensor, *operands: Tensor) -> Derivative:
         return None
-
-    def batch(self, n: Size, batched: tuple[bool, ...], *operands: Tensor) -> Batched:
-        return self(*batched_operands(n, batched, operands)), True
 
     @rule
     def depends(self, key: Pattern, *parameters: Pattern) -> Pattern:
@@ -187,7 +181,7 @@ class GammaSlope(Elementwise):
         )
 
 
-class RandomFold(Op):
+class RandomFold(OverBatchAxes):
     """A new key made of a key and a number, a uint32 with the batch axes of the key"""
 
     def infer(self, key: TensorType, data: TensorType) -> TensorType:
@@ -207,9 +201,6 @@ class RandomFold(Op):
 
     def jvp(self, tangents: Tangents, y: Tensor, key: Tensor, data: Tensor) -> Derivative:
         return None
-
-    def batch(self, n: Size, batched: tuple[bool, ...], key: Tensor, data: Tensor) -> Batched:
-        return self(*batched_operands(n, batched, (key, data))), True
 
     def depends(self, key: Pattern, data: Pattern) -> Pattern:
         raise NotImplementedError("a key depends on nothing that is differentiated")

@@ -10,7 +10,7 @@ from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Batched, Derivative, Op, Tangents
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import zeros_of
+from tracegraph.ops.broadcast import OverBatchAxes, zeros_of
 from tracegraph.ops.elementwise import ORDERED, check_kind
 from tracegraph.ops.index import add_along, take_along
 from tracegraph.ops.reduce import check_axis
@@ -78,7 +78,7 @@ class ArgSort(Op):
         return np.flip(x.shape[self.axis] - 1 - backwards, self.axis).astype(np.int32)
 
 
-class TopK(Op):
+class TopK(OverBatchAxes):
     """The k largest elements along the last axis, in descending order, and their positions.
 
     Of equal elements the first comes first; nan counts as the largest.
@@ -107,9 +107,6 @@ class TopK(Op):
     ) -> Derivative:
         return take_along(tangents[0], indices, x.ndim - 1), None
 
-    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
-        return self(x), True
-
     def depends(self, p: Pattern) -> tuple[Pattern, ...]:
         found = p.any(axis=-1, keepdims=True).broadcast_to((*p.shape[:-1], self.k))
         return found, found.emptied()
@@ -120,7 +117,7 @@ class TopK(Op):
         return np.take_along_axis(x, indices, axis), indices
 
 
-class TrueIndices(Op):
+class TrueIndices(OverBatchAxes):
     """The int32 positions of the first `size` true elements along the last axis; then 0"""
 
     size: Dim | int
@@ -135,9 +132,6 @@ class TrueIndices(Op):
 
     def jvp(self, tangents: Tangents, y: Tensor, mask: Tensor) -> Derivative:
         return None
-
-    def batch(self, n: Size, batched: tuple[bool, ...], mask: Tensor) -> Batched:
-        return self(mask), True
 
     def depends(self, mask: Pattern) -> Pattern:
         return Pattern.nothing(static_shape((*mask.shape[:-1], self.size)), mask.total)

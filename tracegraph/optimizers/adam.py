@@ -23,7 +23,27 @@ from tracegraph.state.variable import Variable
 from tracegraph.typing import Rate
 
 
-class Adam(Optimizer):
+class _WithMeans(Optimizer):
+    """An optimizer with a running mean of gradients and one of their sizes."""
+
+    slot_names = ("momentum", "velocity")
+
+    @takes_shared
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(learning_rate, **shared)
+        self.beta_1 = self._number("beta_1", beta_1, low=0, below=1)
+        self.beta_2 = self._number("beta_2", beta_2, low=0, below=1)
+        self.epsilon = self._number("epsilon", epsilon, low=0)
+
+
+class Adam(_WithMeans):
     """Adaptive steps from running means: w - a * m / (sqrt(v) + epsilon), with
 
     m = m + (g - m) * (1 - beta_1), v = v + (g ** 2 - v) * (1 - beta_2), and
@@ -51,13 +71,10 @@ class Adam(Optimizer):
         amsgrad: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(learning_rate, **shared)
-        self.beta_1 = self._number("beta_1", beta_1, low=0, below=1)
-        self.beta_2 = self._number("beta_2", beta_2, low=0, below=1)
-        self.epsilon = self._number("epsilon", epsilon, low=0)
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, **shared)
         self.amsgrad = as_flag("Adam", "amsgrad", amsgrad)
-        hats = ("velocity_hat",) if self.amsgrad else ()
-        self.slot_names = ("momentum", "velocity", *hats)
+        if self.amsgrad:
+            self.slot_names = (*self.slot_names, "velocity_hat")
 
     def step_factors(self, rate: Tensor, dtype: DType) -> Tensor:
         first, second = self.corrections(dtype, self.beta_1, self.beta_2)
@@ -101,7 +118,7 @@ class AdamW(Adam):
         )
 
 
-class Adamax(Optimizer):
+class Adamax(_WithMeans):
     """Adam in the infinity norm: w - learning_rate / (1 - beta_1 ** t) * m / (u + epsilon), with
     m = m + (g - m) * (1 - beta_1) and u = max(beta_2 * u, |g|) at step t.
 
@@ -113,20 +130,7 @@ class Adamax(Optimizer):
     array([0.5], dtype=float32)
     """
 
-    @takes_shared
-    def __init__(
-        self,
-        learning_rate: Rate = 0.001,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-7,
-        **shared: Unpack[Shared],
-    ) -> None:
-        super().__init__(learning_rate, **shared)
-        self.beta_1 = self._number("beta_1", beta_1, low=0, below=1)
-        self.beta_2 = self._number("beta_2", beta_2, low=0, below=1)
-        self.epsilon = self._number("epsilon", epsilon, low=0)
-        self.slot_names = ("momentum", "norm")
+    slot_names = ("momentum", "norm")
 
     def step_factors(self, rate: Tensor, dtype: DType) -> Tensor:
         (first,) = self.corrections(dtype, self.beta_1)
@@ -142,7 +146,7 @@ class Adamax(Optimizer):
         return new, m, largest
 
 
-class Nadam(Optimizer):
+class Nadam(_WithMeans):
     """Adam with Nesterov momentum: with m and v as in Adam,
     w - learning_rate * m' / (sqrt(v / (1 - beta_2 ** t)) + epsilon),
     m' = u[t + 1] * m / (1 - u[1] * ... * u[t + 1]) + (1 - u[t]) * g / (1 - u[1] * ... * u[t]), and
@@ -165,11 +169,7 @@ class Nadam(Optimizer):
         epsilon: float = 1e-7,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(learning_rate, **shared)
-        self.beta_1 = self._number("beta_1", beta_1, low=0, below=1)
-        self.beta_2 = self._number("beta_2", beta_2, low=0, below=1)
-        self.epsilon = self._number("epsilon", epsilon, low=0)
-        self.slot_names = ("momentum", "velocity")
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, **shared)
         with at_top_level():
             self.u_product = state(1.0, "u_product", float32)
 
@@ -204,7 +204,7 @@ class Nadam(Optimizer):
         return subtract(value, divide(step, add(sqrt(divide(v, second)), self.epsilon))), m, v
 
 
-class Lamb(Optimizer):
+class Lamb(_WithMeans):
     """Adam with steps proportional to the norm of the weights, for large batches:
     w - learning_rate * |w| / |d| * d, where
     d = m / (1 - beta_1 ** t) / (sqrt(v / (1 - beta_2 ** t)) + epsilon), and m and v are as in Adam.
@@ -221,21 +221,6 @@ class Lamb(Optimizer):
 
     #: Steps depend on the norm of the whole variable.
     has_steps_of_rows = False
-
-    @takes_shared
-    def __init__(
-        self,
-        learning_rate: Rate = 0.001,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-7,
-        **shared: Unpack[Shared],
-    ) -> None:
-        super().__init__(learning_rate, **shared)
-        self.beta_1 = self._number("beta_1", beta_1, low=0, below=1)
-        self.beta_2 = self._number("beta_2", beta_2, low=0, below=1)
-        self.epsilon = self._number("epsilon", epsilon, low=0)
-        self.slot_names = ("momentum", "velocity")
 
     def step_factors(self, rate: Tensor, dtype: DType) -> tuple[Tensor, Tensor, Tensor]:
         first, second = self.corrections(dtype, self.beta_1, self.beta_2)

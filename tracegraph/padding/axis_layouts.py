@@ -120,7 +120,7 @@ class Padding:
         return (element_count(tuple(factors)),)
 
     def has_open_inner(self, shape: Iterable[Size]) -> bool:
-        """Whether an axis is open behind another one, so that padding stands between elements in
+        """Whether an axis is open after another one, so that padding stands between elements in
         the order of the flattened shape."""
         wide = [size for size in shape if size != 1]
         return any(map(self.is_open, wide[1:]))

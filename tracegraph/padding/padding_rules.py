@@ -245,10 +245,6 @@ def _regrouped(
     return [(size,) if padding.is_open(size) else None for size in outer]
 
 
-def _text(sizes: Iterable[Size]) -> str:
-    return f"[{', '.join(map(str, sizes))}]"
-
-
 def _slice(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     (x,) = xs
     moving = []

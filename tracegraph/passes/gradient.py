@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from tracegraph.core.source import here, sourced
 from tracegraph.core.types import TensorType
-from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.broadcast import BroadcastTo, full, full_like
+from tracegraph.ops.broadcast import BroadcastTo, full_like
 from tracegraph.ops.constant import Constant
 from tracegraph.ops.elementwise import ADD, MUL, Add, LogicalNot, Mul, Neg, Relation, Sub
 from tracegraph.passes.common_subexpressions import derive
@@ -94,26 +93,6 @@ def _forward_form(
             term = tangents[y] if g is None else MUL(tangents[y], g)
             total = term if total is None else ADD(total, term)
     return total
-
-
-def vjp_graph(graph: Graph) -> Graph:
-    """The graph of the cotangents: `(*xs, *gs) -> cotangents of the differentiable xs`.
-
-    `gs` are cotangents of the differentiable outputs, in order; unconnected inputs give zeros.
-    """
-    with Builder(f"{graph.name}_vjp") as builder:
-        env = copy_inputs(graph, builder)
-        gs = {
-            i: builder.input(y.type, f"g{i}")
-            for i, y in enumerate(graph.outputs)
-            if y.type.dtype.is_differentiable
-        }
-        replay(graph.nodes, env)
-        xs = [env[x] for x in graph.inputs if x.type.dtype.is_differentiable]
-        ys = [env[graph.outputs[i]] for i in gs]
-        found = gradient(builder.nodes, ys, xs, list(gs.values()))
-        zeros = [full(0, x.type) if g is None else g for g, x in zip(found, xs, strict=True)]
-        return builder.finish(zeros)
 
 
 # Residuals.

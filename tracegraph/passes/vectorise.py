@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from tracegraph.core.shapes import Size
 from tracegraph.core.source import sourced
 from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch, MissingRuleError, fail
-from tracegraph.ir.builder import Builder, current
+from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.op import MissingRule, missing_rule
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.broadcast import stack
 from tracegraph.passes.common_subexpressions import live_nodes
 
 
@@ -72,3 +76,16 @@ def _batched(
         fact = f"{node.op.name}: {mismatch.fact}"
         fail(MissingRuleError, fact, source=node.source, fix=mismatch.fix)
     return (outputs if isinstance(outputs, tuple) else (outputs,)), is_batched
+
+
+def stacked_outputs(graph: Graph, flags: Sequence[bool], wanted: Sequence[bool], n: Any) -> Graph:
+    """The graph with a loop axis on the outputs where that is wanted."""
+    if tuple(flags) == tuple(wanted):
+        return graph
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        replay(graph.nodes, env)
+        rows = zip(graph.outputs, flags, wanted, strict=True)
+        return builder.finish(
+            [stack(env[y], n) if wants and not has else env[y] for y, has, wants in rows]
+        )

@@ -7,7 +7,7 @@ the jvp.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from tracegraph.core.source import here, sourced
@@ -121,10 +121,15 @@ def transposed_jvp(
     values = [*(t for t in tangents if t is not None), *outputs, *inputs]
     seeds = [full(0, g.type) for g in graph.inputs[len(values) :]]
     found = inline(graph, [*values, *seeds])
-    results: list[Tensor | None] = [None] * len(outputs)
-    for place, tangent in zip(places, found, strict=True):
-        results[place] = tangent
-    return tuple(results)
+    return at_places(places, found, len(outputs))
+
+
+def at_places(
+    places: Iterable[int], values: Iterable[Tensor | None], count: int
+) -> tuple[Tensor | None, ...]:
+    """`count` tangents or cotangents: these values at their places, and None at the others."""
+    found = dict(zip(places, values, strict=True))
+    return tuple(found.get(i) for i in range(count))
 
 
 def _transposed_graph(

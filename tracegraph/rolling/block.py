@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from tracegraph.calls.call import applied
-from tracegraph.control.branch import stacked_outputs
 from tracegraph.control.scan import Scan
 from tracegraph.core.source import Source, sourced
 from tracegraph.ir.builder import Builder, inline
@@ -32,7 +31,7 @@ from tracegraph.ops.elementwise import (
     Sub,
 )
 from tracegraph.ops.shape import Reshape
-from tracegraph.passes.vectorise import vectorise
+from tracegraph.passes.vectorise import stacked_outputs, vectorise
 from tracegraph.rolling.repeats import BlockRun, Place, bytes_of
 from tracegraph.rolling.stacks import Counterparts
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from tracegraph.archive.value_encoding import record_fields, record_kind
+from tracegraph.archive.value_encoding import record_kind
 from tracegraph.core.types import TensorType
 from tracegraph.errors import SignatureError, fail, kind_of
 from tracegraph.functions.concrete import ConcreteFunction, shown_value
+from tracegraph.saved_model.placeholders import entries
 from tracegraph.signatures.retracing import arguments_of, shown_argument
 from tracegraph.signatures.signature import Request, VariableKey, is_tensor_key
 
@@ -106,12 +107,9 @@ def _kind(request: Request, value: Any) -> str:
 
 def _entries(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """The contents of a container, keyed by the Python expressions for them."""
-    if isinstance(value, Mapping):
-        yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
-    elif record_kind(value):
-        yield from ((f"{path}.{name}", item) for name, item in record_fields(value))
-    elif isinstance(value, (list, tuple)):
-        yield from ((f"{path}[{place}]", item) for place, item in enumerate(value))
+    is_record = record_kind(value) is not None
+    for name, item in entries(value) or []:
+        yield (f"{path}.{name}" if is_record else f"{path}[{name!r}]"), item
 
 
 def _fixes(given: Request, known: Request) -> Iterator[str]:

@@ -256,7 +256,11 @@ class _NamedResults(Results):
         return False
 
 
+def traces_of(function: Function | ConcreteFunction) -> Sequence[ConcreteFunction]:
+    """The traces of a function; a concrete function is its only one."""
+    return [function] if isinstance(function, ConcreteFunction) else function.traces
+
+
 def variables_of(function: Function | ConcreteFunction) -> Iterator[Variable]:
     """The Variables used by the traces of a function."""
-    traces = [function] if isinstance(function, ConcreteFunction) else function.traces
-    return (variable for trace in traces for variable in trace.traced.variables)
+    return (variable for trace in traces_of(function) for variable in trace.traced.variables)

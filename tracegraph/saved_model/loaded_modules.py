@@ -14,7 +14,7 @@ from tracegraph.errors import SignatureError, TraceError, fail, fail_absent, sho
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.function import Function
 from tracegraph.optimizers.base import ATTRIBUTES, Optimizer, rate_at
-from tracegraph.saved_model.loaded_functions import SignatureFunction
+from tracegraph.saved_model.loaded_functions import SignatureFunction, traces_of
 from tracegraph.saved_model.names import is_special
 from tracegraph.saved_model.placeholders import leaves, not_saved_in
 from tracegraph.state.module import Module
@@ -69,7 +69,7 @@ class LoadedModule(Module):
     def omitted(self) -> Mapping[str, str]:
         """Values that were not saved, with descriptions: attributes by name, and items of lists and
         dicts in them by path, such as `layers/1`."""
-        return _omitted_of(self)
+        return omitted_of(self)
 
     @_Yielding
     def content(self) -> Any:
@@ -283,9 +283,8 @@ class _FunctionWrapper(_Callable, _LoadedWrapper):
     @property
     def variables(self) -> tuple[Variable, ...]:
         """The Variables used by its traces."""
-        function = self.content
-        traces = [function] if isinstance(function, ConcreteFunction) else function.traces
-        return tuple({id(v): v for trace in traces for v in trace.variables}.values())
+        variables = (v for trace in traces_of(self.content) for v in trace.variables)
+        return tuple({id(v): v for v in variables}.values())
 
     @asked
     def __getattr__(self, name: str) -> Any:
@@ -305,12 +304,8 @@ def own_attributes(module: Module) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in module._ordered_attributes() if name not in own]
 
 
-def omitted_of(module: Module) -> Mapping[str, str]:
-    """What a loaded module lost when it was first saved."""
-    return _omitted_of(module) if isinstance(module, LoadedModule) else {}
-
-
-def _omitted_of(module: LoadedModule) -> dict[str, str]:
+def omitted_of(module: Module) -> dict[str, str]:
+    """What a loaded module, and the list or dict that it stands for, lost when first saved."""
     content = content_of(module)
     rows = own_attributes(module) if content is module else [("", content)]
     inside = [pair for name, value in rows for pair in not_saved_in(name, value)]

@@ -34,7 +34,7 @@ class Members:
         #: For each dict keyed by Variables: its path, a Variable, and the slots kept for it.
         self._kept: list[tuple[str, Variable, Any]] = []
         self._visit("", root)
-        self._visit(SIGNATURES, dict(signatures))
+        self._visit(SIGNATURES, dict(sorted(signatures.items())))
         for path, variable, kept in self._kept:
             self._name_slots(path.rpartition("/")[0], variable, kept)
 

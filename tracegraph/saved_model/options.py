@@ -28,27 +28,27 @@ class _Field(NamedTuple):
 
 
 _ANY = object()  # every value is harmless
+_IGNORED = _Field("", "", (_ANY,))
 _POLICY = _Field("every Variable lies on one device", "leave it out")
-_DEVICE = _Field("", "", (_ANY,))
 
 #: TensorFlow's other options, by class.
 _ELSEWHERE = {
     "SaveOptions": {
-        "namespace_whitelist": _Field("", "", (_ANY,)),  # there are no third-party ops
+        "namespace_whitelist": _IGNORED,  # there are no third-party ops
         "function_aliases": _Field(
             "functions are found where they stand", "keep them as attributes", (None, {})
         ),
         "experimental_debug_stripper": _Field("lines are kept apart", "write locations=False"),
-        "experimental_io_device": _DEVICE,
+        "experimental_io_device": _IGNORED,
         "experimental_variable_policy": _POLICY,
-        "experimental_image_format": _Field("", "", (_ANY,)),  # files of any size are written
+        "experimental_image_format": _IGNORED,  # files of any size are written
         "experimental_skip_saver": _Field("a model holds its values", "leave it out"),
         "experimental_sharding_callback": _Field("files are divided at 5 GB", "leave it out"),
-        "extra_tags": _Field("", "", (_ANY,)),  # as `tags` in load
+        "extra_tags": _IGNORED,  # as `tags` in load
     },
     "LoadOptions": {
         "allow_partial_checkpoint": _Field("a model holds all its values", "leave it out"),
-        "experimental_io_device": _DEVICE,
+        "experimental_io_device": _IGNORED,
         "experimental_skip_checkpoint": _Field(
             "values are read when they are used first", "leave it out, and assign others"
         ),

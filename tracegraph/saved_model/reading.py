@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,12 @@ from tracegraph.functions.concrete import ConcreteFunction, StandIn
 from tracegraph.functions.function import Function
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.operands.flags import as_flag
-from tracegraph.saved_model.loaded_functions import SavedFunction, SignatureFunction, variables_of
+from tracegraph.saved_model.loaded_functions import (
+    SavedFunction,
+    SignatureFunction,
+    traces_of,
+    variables_of,
+)
 from tracegraph.saved_model.loaded_modules import (
     LoadedModule,
     attribute_problem,
@@ -35,16 +41,15 @@ from tracegraph.saved_model.loaded_modules import (
 from tracegraph.saved_model.options import FORMAT, VERSION, Asset, LoadOptions, as_options
 from tracegraph.saved_model.placeholders import NotSaved
 from tracegraph.saved_model.schema.checks import read_check
+from tracegraph.saved_model.schema.functions import RUN_OPTIONS, read_parameters, read_run_options
 from tracegraph.saved_model.schema.open_sizes import LoadedSizes
-from tracegraph.saved_model.schema.parameters import read_parameters
 from tracegraph.saved_model.schema.replicas import REPLICA_FIELDS, read_replicas
-from tracegraph.saved_model.schema.run_options import RUN_OPTIONS, read_run_options
 from tracegraph.saved_model.schema.structures import ArgumentReader, ResultReader
-from tracegraph.saved_model.storage import DirectoryStorage, Storage, manifest_fields
-from tracegraph.saved_model.traces import check_fits, check_inputs, check_outputs, with_results
+from tracegraph.saved_model.storage import Storage, in_directory, manifest_fields
+from tracegraph.saved_model.traces import check_inputs, check_outputs, with_results
 from tracegraph.signatures.signature import VariableKey
 from tracegraph.state.module import is_name
-from tracegraph.state.variable import Variable, VariableReference
+from tracegraph.state.variable import Variable, VariableReference, has_room_for
 from tracegraph.tracing.trace import Traced
 
 
@@ -86,7 +91,7 @@ def _loader(folder: str, options: LoadOptions) -> Loader:
     reader = Reader(folder)
     reader.check_format(FORMAT, VERSION)
     fields = manifest_fields(reader.entry)
-    return Loader(fields, DirectoryStorage(reader, fields, options))
+    return Loader(fields, in_directory(reader, fields, options))
 
 
 def saved_traces(folder: str) -> list[ConcreteFunction]:
@@ -134,7 +139,7 @@ class Loader:
         values = {
             "variable": self._variable_of,
             "reference": lambda e: VariableReference(self._variable_of(e)),
-            "tensor": lambda e: self._tensor_of(e),
+            "tensor": self._tensor_of,
             "array": self._array_of,
             "asset": lambda e: Asset(self._files.asset(e)),
             "opaque": lambda e: NotSaved(e.label()),
@@ -146,9 +151,7 @@ class Loader:
         #: Decoders of plain data, of default values, and of a module's contents.
         self._plain = Decoder(self._records)
         self._defaults = Decoder(self._records, values)
-        held = {
-            "variable": lambda e: self._held(self._variable_of(e)),
-        }
+        held = {"variable": lambda e: self._held(self._variable_of(e))}
         self._decoder = Decoder(self._records, {**values, **objects, **held})
         #: Identities of the Variables that attributes hold.
         self._in_attributes: set[int] = set()
@@ -180,18 +183,14 @@ class Loader:
 
     def traces(self) -> list[ConcreteFunction]:
         """The traces of all loaded functions."""
-        of_each = (
-            [found] if isinstance(found, ConcreteFunction) else found.traces
-            for found in self._functions
-        )
-        return [trace for traces in of_each for trace in traces]
+        return [trace for function in self._functions for trace in traces_of(function)]
 
     def _root(self, entry: Entry) -> LoadedModule:
         root = self._decoder.read(entry)
         if isinstance(root, LoadedModule):
             return root
         if not isinstance(root, (Function, ConcreteFunction)) and type(root) not in (dict, list):
-            entry.fail("what was saved is an object, a function, a dict or a list")
+            entry.fail("the root must be an object, a function, a dict or a list")
         return wrapped(root)
 
     def _held(self, variable: Variable) -> Variable:
@@ -228,35 +227,31 @@ class Loader:
 
     def _read_variables(self, entry: Entry) -> list[Variable]:
         """The Variables by number, created in their original order."""
-        items = entry.items()
-        rows = [item.fields(*_VARIABLE_FIELDS, optional=_OPTIONAL_FIELDS) for item in items]
-        places = [row[_VARIABLE_FIELDS.index("created")] for row in rows]
-        order = [place.count(len(items)) for place in places]
+        rows = [item.fields(*_VARIABLE_FIELDS, optional=_OPTIONAL_FIELDS) for item in entry.items()]
+        order = [row[_VARIABLE_FIELDS.index("created")].count(len(rows)) for row in rows]
         if len(set(order)) < len(order):
-            entry.fail("two variables have one place in the order of creation")
-        weights = [item.pairs()["weight"].text() for item in items]
+            entry.fail("two variables have the same place in the order of creation")
+        weights = [row[_VARIABLE_FIELDS.index("weight")].text() for row in rows]
         if len(set(weights)) < len(weights):
             entry.fail("two variables share one weight")
         if len(weights) < len(self._files.weights):
             unused = min(set(self._files.weights) - set(weights))
-            self._fields["weights"].fail(f"the weight {excerpt(unused)} is of no variable")
-        made = {
-            i: self._variable(items[i]) for i in sorted(range(len(items)), key=order.__getitem__)
-        }
-        return [made[i] for i in range(len(items))]
+            self._fields["weights"].fail(f"the weight {excerpt(unused)} belongs to no variable")
+        pairs = sorted(zip(order, rows, strict=True), key=itemgetter(0))
+        created = [self._variable(row) for _, row in pairs]
+        return [created[place] for place in order]
 
-    def _variable(self, entry: Entry) -> Variable:
-        weight, name, type_, trainable, plain, random, _, layout, *replicas = entry.fields(
-            *_VARIABLE_FIELDS, optional=_OPTIONAL_FIELDS
-        )
+    def _variable(self, row: list[Entry]) -> Variable:
+        weight, name, type_, trainable, plain, random, _, layout, *replicas = row
         stored = self._files.weights.get(weight.text())
         if stored is None:
             weight.fail(f"there is no weight {excerpt(weight.text())}")
         type = read_tensor_type(type_)
-        check_fits(type_, type, stored.type)
         variable = Variable.of_type(
             self._sizes.of_variable(type_, type), name.label(), trainable.flag()
         )
+        if not has_room_for(variable, stored.type):
+            type_.fail(f"the weight is {stored.type}, and the variable is {type}")
         variable.has_plain_name = plain.flag()
         variable.is_random_state = random.flag()
         read_replicas(variable, replicas)
@@ -273,11 +268,11 @@ class Loader:
         name = cls.label()
         if not name.isidentifier():
             cls.fail(f"{excerpt(name)} is not a name of a class")
-        names = [self._attribute_name(row.two()[0]) for row in attributes.items()]
+        names = [self._attribute_name(row.items(2)[0]) for row in attributes.items()]
         if len(set(names)) < len(names):
             attributes.fail("an attribute is given twice")
-        reasons = {row.two()[0].label(): row.two()[1].label() for row in omitted.items()}
-        return new_module(name, names, hidden.each(Entry.text), reasons)
+        reasons = [[x.label() for x in row.items(2)] for row in omitted.items()]
+        return new_module(name, names, hidden.each(Entry.text), dict(reasons))
 
     def _attribute_name(self, entry: Entry) -> str:
         name = entry.text()
@@ -288,13 +283,13 @@ class Loader:
 
     def _fill(self, module: Any, entry: Entry) -> None:
         for row in entry.pairs()["attributes"].items():
-            name, given = row.two()
+            name, given = row.items(2)
             value = self._decoder.read(given)
             if name.text() == "_name" and not (value is None or is_name(value)):
-                given.fail("the name of a module is a text without a slash")
+                given.fail("the name of a module must be a string without a slash")
             is_function = isinstance(value, (Function, ConcreteFunction))
             if name.text() == "__call__" and not is_function:
-                given.fail("what is called is a function")
+                given.fail("a `__call__` must be a function")
             vars(module)[name.text()] = value
 
     # Functions.
@@ -370,7 +365,7 @@ class Loader:
         if set(pairs) == {"argument"}:
             place = pairs["argument"].count()
             if place not in given:
-                entry.fail(f"the argument {place} is no Variable, or one that came before")
+                entry.fail(f"the argument {place} is not a Variable, or is one that came before")
             stand_ins[id(given[place])] = StandIn(place, _nothing)
             return given[place]
         (variable,) = entry.fields("variable")
@@ -387,7 +382,7 @@ class Loader:
             entry.fail(f"the name of the signature {problem}")
         concrete = self._functions[function.count(len(self._functions))]
         if not isinstance(concrete, ConcreteFunction):
-            function.fail("a signature is a concrete function")
+            function.fail("a signature must be a concrete function")
         found = SignatureFunction(
             name,
             concrete,
@@ -407,7 +402,7 @@ class Loader:
 def _check_declared(entry: Entry, specs: list[Any], traces: Sequence[ConcreteFunction]) -> None:
     """Raises LoadError if the traces do not match the input signature."""
     if not traces or any(x.request.tensor_specs[: len(specs)] != specs for x in traces):
-        entry.fail("none is for the input_signature, or one is for another")
+        entry.fail("none was made for the input_signature, or one for another")
 
 
 def _nothing() -> None:

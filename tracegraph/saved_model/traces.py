@@ -224,14 +224,3 @@ def _may_hold(variable: TensorType, value: TensorType) -> bool:
         return False
     pairs = zip(variable.shape, value.shape, strict=True)
     return all(size == given for size, given in pairs if isinstance(size, int))
-
-
-def check_fits(entry: Entry, type: TensorType, stored: TensorType) -> None:
-    """Whether a stored value fits a Variable's declared type, whose sizes may be open."""
-    fits = type.dtype is stored.dtype
-    if not isinstance(type.shape, ShapeVariable):
-        pairs = list(zip(type.shape, stored.shape))  # type: ignore[arg-type]
-        fits = fits and len(type.shape) == len(stored.shape)  # type: ignore[arg-type]
-        fits = fits and all(size == given for size, given in pairs if isinstance(size, int))
-    if not fits:
-        entry.fail(f"the weight is {stored}, and the variable is {type}")

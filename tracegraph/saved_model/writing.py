@@ -17,7 +17,7 @@ from tracegraph.archive import limits, tensors
 from tracegraph.archive.directory import Writer, as_path
 from tracegraph.archive.layouts import written_layout
 from tracegraph.archive.manifest import Entry
-from tracegraph.archive.value_encoding import KEY, NoData, encoded
+from tracegraph.archive.value_encoding import NoData, encoded
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.calls.undifferentiable import lacks_custom_gradients
 from tracegraph.core.source import Source
@@ -46,22 +46,15 @@ from tracegraph.saved_model.loaded_modules import (
     lost_attributes,
     python_class_name,
 )
-from tracegraph.saved_model.members import (
-    SIGNATURES,
-    Members,
-    is_called_in_python,
-    key_name,
-    members_of,
-)
+from tracegraph.saved_model.members import SIGNATURES, Members, is_called_in_python, members_of
 from tracegraph.saved_model.names import check_label, is_special, joined, refuse_name
 from tracegraph.saved_model.options import FORMAT, VERSION, Asset, SaveOptions, as_options
 from tracegraph.saved_model.placeholders import PLAIN_ARRAYS, NotSaved, described, has_hash, opaque
 from tracegraph.saved_model.reading import Loader
 from tracegraph.saved_model.schema.checks import written_check
+from tracegraph.saved_model.schema.functions import written_parameters, written_run_options
 from tracegraph.saved_model.schema.open_sizes import SizeRow, name_sizes
-from tracegraph.saved_model.schema.parameters import written_parameters
 from tracegraph.saved_model.schema.replicas import written_replicas
-from tracegraph.saved_model.schema.run_options import written_run_options
 from tracegraph.saved_model.schema.source_lines import LINES, written_lines
 from tracegraph.saved_model.schema.structures import written_arguments, written_results
 from tracegraph.saved_model.signatures import (
@@ -70,7 +63,7 @@ from tracegraph.saved_model.signatures import (
     output_names,
     refuse_signature,
 )
-from tracegraph.saved_model.storage import MemoryStorage, manifest_fields
+from tracegraph.saved_model.storage import in_memory, manifest_fields
 from tracegraph.saved_model.traces import (
     check_readable,
     of_one_mesh,
@@ -184,7 +177,7 @@ class _Saver:
         root = content_of(root)
         self._members = _traced_members(root, named)
         content: dict[str, Any] = {
-            "root": self.value(root, ""),
+            "root": self._value(root),
             "signatures": {name: self._signature(name, f) for name, f in sorted(named.items())},
         }
         self._refuse_loss()
@@ -215,13 +208,13 @@ class _Saver:
             fail(SignatureError, fact, fix="save it in parts, or without this value")
         return text
 
-    def _rehearse(self, content: dict[str, Any], graphs: Mapping[str, Graph]) -> None:
+    def _rehearse(self, content: dict[str, Any], graphs: dict[str, Graph]) -> None:
         """Rehearses loading: creates all objects as a reader would, so that nothing unreadable is
         written. Raises LoadError."""
         names = {"graphs": "", "weights": {}, "constants": {}, "files": {}}
         fields = manifest_fields(Entry({**self._head(), **content, **names}, "what is saved"))
         weights = {key: v.tensor_type for key, v in self._weights.items()}
-        Loader(fields, MemoryStorage(graphs, weights, self._arrays)).load()
+        Loader(fields, in_memory(graphs, weights, self._arrays)).load()
 
     def _head(self) -> dict[str, Any]:
         return {
@@ -248,7 +241,7 @@ class _Saver:
         writer.commit(
             {
                 **self._head(),
-                "graphs": writer.add_bytes("graph", "tgir", text),
+                "graphs": writer.add("graph", "tgir", text),
                 **content,
                 "weights": weights,
                 "constants": writer.add_arrays("constants", self._arrays),
@@ -286,50 +279,29 @@ class _Saver:
 
     # Values.
 
-    def value(self, value: Any, path: str) -> Any:
-        """The JSON of a value with this `path`."""
+    def _value(self, value: Any) -> Any:
+        return encoded(value, self._special, self._inside)
 
-        def special(item: Any) -> Any:
-            return self._special(item, path)
-
-        def inside(item: Any, name: Any) -> Any:
-            if name is KEY:
-                return self._key(item, path)
-            return self._element(item, joined(path, self._key_name(name)))
-
-        return encoded(value, special, inside)
-
-    def _element(self, value: Any, path: str) -> Any:
-        """The JSON of a container's item; a value that is not data leaves a placeholder."""
+    def _inside(self, value: Any, is_key: bool) -> Any:
+        """The JSON of a container's item. A value that is not data leaves a placeholder, and so
+        does a dict key that would not be hashable after loading."""
         try:
-            return self.value(value, path)
+            entry = self._value(value)
         except NoData as problem:
             return opaque(problem.args[0])
+        return opaque(value) if is_key and not has_hash(entry) else entry
 
-    def _key(self, key: Any, path: str) -> Any:
-        """The JSON of a dict key; one that would not be hashable after loading is not data."""
-        entry = self._element(key, path)
-        return entry if has_hash(entry) else opaque(key)
-
-    def _key_name(self, key: Any) -> str:
-        """The name of a dict's entry in paths; a Variable's state is named after the Variable."""
-        if isinstance(key, VariableReference):
-            variable = key.deref()
-            row = self._variables.row_of(variable)
-            return variable.base_name if row is None else row["weight"]
-        return key_name(key)
-
-    def _special(self, value: Any, path: str) -> Any:
+    def _special(self, value: Any) -> Any:
         if isinstance(value, Variable):
-            return {"variable": self._variable(value, path)}
+            return {"variable": self._variable(value)}
         if isinstance(value, VariableReference):
-            return {"reference": self._variable(value.deref(), "")}
+            return {"reference": self._variable(value.deref())}
         if isinstance(value, Module):
-            return {"object": self._module(value, path)}
+            return {"object": self._module(value)}
         if isinstance(value, SignatureFunction):
-            return {"function": self._function(value.concrete, path)}
+            return {"function": self._function(value.concrete)}
         if isinstance(value, (Function, ConcreteFunction)):
-            return {"function": self._function(value, path)}
+            return {"function": self._function(value)}
         if isinstance(value, Tensor):
             return {"tensor": self._array(host_array(value))}
         if isinstance(value, NotSaved):
@@ -361,17 +333,17 @@ class _Saver:
 
     # Modules.
 
-    def _module(self, module: Module, path: str) -> int:
-        return self._objects.number(module, lambda: self._module_row(module, path))
+    def _module(self, module: Module) -> int:
+        return self._objects.number(module, lambda: self._module_row(module))
 
-    def _module_row(self, module: Module, path: str) -> dict[str, Any]:
+    def _module_row(self, module: Module) -> dict[str, Any]:
         kept: list[list[Any]] = []
         omitted = [list(pair) for pair in lost_attributes(module).items()]
         if is_called_in_python(module):
             omitted.append(["__call__", CALLED_IN_PYTHON])
         for name, value in members_of(module):
             try:
-                kept.append([name, self._attribute(module, name, value, path)])
+                kept.append([name, self._attribute(module, name, value)])
             except NoData as problem:
                 omitted.append([name, described(problem.args[0])])
         hidden = sorted(name for name, _ in kept if name in module._hidden)
@@ -382,7 +354,7 @@ class _Saver:
             "omitted": sorted(omitted),
         }
 
-    def _attribute(self, module: Module, name: str, value: Any, path: str) -> Any:
+    def _attribute(self, module: Module, name: str, value: Any) -> Any:
         """The JSON of an attribute. Raises NoData for one with a special meaning in Python."""
         is_call = name == "__call__" and isinstance(value, (Function, ConcreteFunction))
         if is_special(name) and not is_call:
@@ -391,11 +363,12 @@ class _Saver:
         if problem:
             owner = type(module).__name__
             refuse_name(name, f"of an attribute of {owner}", problem)
-        return self.value(value, joined(path, name))
+        return self._value(value)
 
     # Variables.
 
-    def _variable(self, variable: Variable, path: str) -> int:
+    def _variable(self, variable: Variable, path: str = "") -> int:
+        """The number of a Variable; `path` is its name if only a function holds it."""
         return self._variables.number(variable, lambda: self._variable_row(variable, path))
 
     def _variable_row(self, variable: Variable, path: str) -> dict[str, Any]:
@@ -416,11 +389,13 @@ class _Saver:
 
     # Functions.
 
-    def _function(self, function: Function | ConcreteFunction, path: str) -> int:
+    def _function(self, function: Callee, path: str = "") -> int:
+        """The number of a function; `path` is its name if it was made for a signature."""
         return self._functions.number(function, lambda: self._function_row(function, path))
 
-    def _function_row(self, function: Function | ConcreteFunction, path: str) -> dict[str, Any]:
+    def _function_row(self, function: Callee, path: str) -> dict[str, Any]:
         check_label(function.name, "of a function")
+        path = self._members.path_of(function) or path
         if isinstance(function, ConcreteFunction):
             return self._one_trace(function, path)
         return self._all_traces(function, path)
@@ -448,7 +423,7 @@ class _Saver:
         }
 
     def _parameters(self, signature: inspect.Signature) -> list[Any]:
-        return written_parameters(signature, lambda value: self._special(value, ""))
+        return written_parameters(signature, self._special)
 
     def _trace(self, concrete: ConcreteFunction, path: str) -> dict[str, Any]:
         traced = concrete.traced

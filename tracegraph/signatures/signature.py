@@ -15,7 +15,7 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.boundary.argument_errors import renamed
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable, is_static, plain
 from tracegraph.core.source import caller_of
 from tracegraph.core.tensorshape import TensorShape, TensorSpec, asked_shape
@@ -177,9 +177,7 @@ _HASH_FIX = "give its class a __hash__ that agrees with its __eq__, or pass tens
 def _array_type(array: Any) -> TensorType:
     try:
         return type_of_array(array)
-    except TypeError as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(TypeError):
         raise DTypeMismatch(
             f"an array of {array.dtype}, which is not a type of tensors",
             fix=KEY_FIX
@@ -193,9 +191,7 @@ def _object_key(leaf: Any) -> Any:
         raise NoKey(leaf)
     try:
         hash(leaf)
-    except TypeError as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(TypeError):
         raise NoKey(leaf) from None
     if type(leaf).__eq__ is object.__eq__ or isinstance(leaf, type):
         return _identity_key(leaf)
@@ -205,9 +201,7 @@ def _object_key(leaf: Any) -> Any:
 def _identity_key(leaf: Any) -> Any:
     try:
         return ObjectKey(leaf)
-    except TypeError as error:  # it does not support weak references
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(TypeError):  # it does not support weak references
         return (type(leaf), leaf)
 
 
@@ -383,9 +377,7 @@ class Signature:
         self.place = caller_of(inspect.unwrap(function))
         try:
             self.parameters = inspect.signature(function)
-        except (TypeError, ValueError) as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(TypeError, ValueError):
             self.parameters = _ANYTHING
         self.names = list(self.parameters.parameters)
 
@@ -406,9 +398,7 @@ class Signature:
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
         try:
             return self.parameters.bind(*args, **kwargs)
-        except TypeError as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(TypeError) as error:
             given = ", ".join([f"{len(args)} by position", *(f"{name} by name" for name in kwargs)])
             fail(
                 TraceError,
@@ -736,9 +726,7 @@ def parameters_of(function: Any) -> Mapping[str, inspect.Parameter]:
     """The parameters of a function; none if Python does not know them."""
     try:
         return inspect.signature(function).parameters
-    except (TypeError, ValueError) as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(TypeError, ValueError):
         return {}
 
 

@@ -163,7 +163,7 @@ class Module:
     @property
     def name_scope(self) -> NameScope:
         """A context that names what is created inside it after the module: `name`, as `encoder/`,
-        is its name behind those of the scopes in which it was created.
+        is its name after those of the scopes in which it was created.
 
         >>> with tg.Module("encoder").name_scope:
         ...     w = tg.Variable(1.0, name="w")

@@ -93,17 +93,17 @@ def _named_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
         except ValueError:  # it has no value yet
             continue
         yield name, content
-    for name in _names_in(function.__code__):
+    for name in names_in_code(function.__code__):
         if name in function.__globals__:
             yield name, function.__globals__[name]
 
 
-def _names_in(code: CodeType) -> Iterator[str]:
+def names_in_code(code: CodeType) -> Iterator[str]:
     """The names that may be globals, including those in nested functions."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names_in(constant)
+            yield from names_in_code(constant)
 
 
 #: How many of the user's frames are searched for a name that leads to a Variable.
@@ -146,7 +146,7 @@ def _named_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
     if frame.f_locals is not frame.f_globals:
         for name, value in [*frame.f_locals.items()]:
             yield "" if name == "self" else name, value
-    for name in _names_in(frame.f_code):
+    for name in names_in_code(frame.f_code):
         if name in frame.f_globals:
             yield name, frame.f_globals[name]
 

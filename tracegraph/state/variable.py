@@ -144,7 +144,7 @@ class Variable(Slot, TensorMethods):
 
     Raises ValueError without an initial value, for a constraint that is not a function, and if a
     traced function creates a Variable on a call other than its first or from one of its arguments;
-    DTypeError (a TypeError) if `trainable` is no bool.
+    DTypeError (a TypeError) if `trainable` is not a bool.
 
     >>> v = tg.Variable([1.0, 2.0], name="v")
     >>> v.assign_add([1.0, 1.0]).numpy()

@@ -41,18 +41,19 @@ class StatesChanged(Exception):
 def map_arrays(function: Callable[..., Any], values: Any, *others: Any) -> Any:
     """`values` with each array replaced by the result of `function`, which receives the array and
     its counterparts in `others`. These have the same structure, except inside arrays."""
-    leaves, structure = _opened(values)
-    rows = zip(leaves, *(_opened(other)[0] for other in others), strict=True)
+    leaves, structure = with_whole_arrays(values)
+    rows = zip(leaves, *(with_whole_arrays(other)[0] for other in others), strict=True)
     found = [function(*row) if isinstance(row[0], TensorArray) else row[0] for row in rows]
     return structure.pack(found)
 
 
-def _opened(values: Any) -> tuple[list[Any], nest.Structure]:
+def with_whole_arrays(values: Any) -> tuple[list[Any], nest.Structure]:
+    """The leaves of a value, of which a TensorArray is one, and its structure."""
     return nest.flatten_structure(values, none_is_leaf=True, whole=TensorArray)
 
 
 def holds_arrays(values: Any) -> bool:
-    return any(isinstance(leaf, TensorArray) for leaf in _opened(values)[0])
+    return any(isinstance(leaf, TensorArray) for leaf in with_whole_arrays(values)[0])
 
 
 #: The shape of a buffer's elements and how many it has; None for an array that has its buffer.
@@ -62,7 +63,10 @@ Need = tuple[Shape, Any] | None
 def needs(values: Any, others: Any, own: Set[str] = frozenset()) -> list[Need]:
     """What the arrays in `values` lack to have buffers as large as those in `others`, except where
     those have sizes of their `own`, by name."""
-    (leaves, structure), (partners, other_structure) = _opened(values), _opened(others)
+    (leaves, structure), (partners, other_structure) = (
+        with_whole_arrays(values),
+        with_whole_arrays(others),
+    )
     if not structure.matches(other_structure):
         return []
     return [_need(*pair, own) for pair in zip(leaves, partners, strict=True)]
@@ -102,7 +106,7 @@ def _larger(found: Sequence[Any]) -> Need:
 
 def supplied(values: Any, needs: Sequence[Need]) -> Any:
     """`values`, with arrays that have the buffers they need."""
-    leaves, structure = _opened(values)
+    leaves, structure = with_whole_arrays(values)
     pairs = zip(leaves, needs, strict=True)
     return structure.pack([x if need is None else x.with_buffer(*need) for x, need in pairs])
 
@@ -125,7 +129,7 @@ class ArrayStates:
         self._name = name
         #: The initial values of the loop.
         self.values = values
-        leaves, _ = _opened(values)
+        leaves, _ = with_whole_arrays(values)
         self._arrays = [leaf for leaf in leaves if isinstance(leaf, TensorArray)]
         self._needs: list[Need] = []
         #: The indices of the arrays whose sizes one run of the loop has found.
@@ -151,7 +155,7 @@ class ArrayStates:
     def _begun_again(self) -> list[TensorArray]:
         """The arrays before the loop, for another trace of all that is around it."""
         values = self.values if self._trial is None else self._trial[1]
-        leaves = [leaf for leaf in _opened(values)[0] if isinstance(leaf, TensorArray)]
+        leaves = [leaf for leaf in with_whole_arrays(values)[0] if isinstance(leaf, TensorArray)]
         pairs = enumerate(zip(leaves, self._arrays, strict=True))
         return [x.begun_again(given.grows, k in self._counted) for k, (x, given) in pairs]
 
@@ -168,7 +172,13 @@ class ArrayStates:
         if not any(array.dynamic_size for array in self._arrays):
             return
         given = ranges_of(inputs)
-        pairs = [*zip(_opened(self.values)[0], _opened(_numbered(self.values))[0], strict=True)]
+        pairs = [
+            *zip(
+                with_whole_arrays(self.values)[0],
+                with_whole_arrays(_numbered(self.values))[0],
+                strict=True,
+            )
+        ]
         grown = [k for x, k in pairs if isinstance(x, TensorArray) and x.dynamic_size]
         buffers = [k._buffer.number for k in grown if isinstance(k._buffer, nest.LeafNumber)]
         buffers = [first + k for k in buffers if _is_written(op, first + k)]
@@ -201,7 +211,7 @@ class ArrayStates:
             return array.element_type, bounds[1]
 
         rest = iter(self._arrays)
-        leaves, _ = _opened(self.values)
+        leaves, _ = with_whole_arrays(self.values)
         self._needs = [need(x, next(rest)) if isinstance(x, TensorArray) else None for x in leaves]
         if unbounded:
             self._find_sizes(op, inputs, unbounded, buffers)
@@ -255,7 +265,7 @@ class ArrayStates:
 
     def _leaves_of_arrays(self) -> list[tuple[int, TensorArray]]:
         """The arrays among the values, with the indices of their leaves."""
-        leaves, _ = _opened(self.values)
+        leaves, _ = with_whole_arrays(self.values)
         return [(i, x) for i, x in enumerate(leaves) if isinstance(x, TensorArray)]
 
     def behind(self, results: Any) -> Any:
@@ -270,7 +280,7 @@ class ArrayStates:
             return array.after_loop(known, grows=next(rest).grows)
 
         results = map_arrays(after_loop, results, _numbered(results))
-        arrays = [x for x in _opened(results)[0] if isinstance(x, TensorArray)]
+        arrays = [x for x in with_whole_arrays(results)[0] if isinstance(x, TensorArray)]
         for number in self._counted:
             arrays[number].check_size()
         return results

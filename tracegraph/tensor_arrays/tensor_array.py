@@ -676,7 +676,7 @@ class TensorList(TensorArray):
                     SignatureError,
                     "a list to which a loop appends is added to itself, or repeated, in that loop, "
                     "which only appends new items",
-                    fix="do it behind the loop, or append to another list",
+                    fix="do it after the loop, or append to another list",
                 )
             return self._followed_by(values)
         made = self
@@ -736,7 +736,7 @@ class TensorList(TensorArray):
         return self._copy()  # type: ignore[return-value]
 
     def pop(self, index: int = -1) -> Tensor:
-        """Removes the last element, and returns it: behind the loop, since there it only grows. A
+        """Removes the last element, and returns it: after the loop, since there it only grows. A
         list that is empty is an error, in a graph when it runs."""
         length = self._known_length()
         if self.grows:  # the largest size of a step would not be that at its end

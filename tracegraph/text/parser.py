@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.source import UNKNOWN, Source
 from tracegraph.core.types import TensorType
 from tracegraph.errors import LoadError, Mismatch, TraceError, fail, kind_of, shown
@@ -231,9 +231,7 @@ class _LineParser:
             op.output_types(inputs)
         except Mismatch as mismatch:
             raise Malformed(f"{op.name}: {mismatch.fact}", mismatch.fix) from None
-        except Exception as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(Exception) as error:
             check_arity(op, len(inputs))
             operands = _types_text(inputs)
             self.fail(f"{op.name} does not fit its operands {operands}: {error}", cause=error)
@@ -292,9 +290,7 @@ class _LineParser:
             op = self.ops[text] = cls(**values).as_read()
         except Mismatch:
             raise
-        except Exception as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(Exception) as error:
             self.fail(f"{name} refuses its attributes: {error}", cause=error)
         return op
 

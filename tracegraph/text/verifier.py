@@ -7,7 +7,7 @@ import inspect
 import math
 from typing import NoReturn
 
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.source import UNKNOWN
 from tracegraph.errors import LoadError, Mismatch, fail
 from tracegraph.ir.builder import raise_mismatch
@@ -60,9 +60,7 @@ def _check_types(graph: Graph, node: Node) -> None:
         inferred = node.op.output_types(node.inputs)
     except Mismatch as mismatch:
         raise_mismatch(node.op.name, node.inputs, mismatch, node.source)
-    except Exception as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(Exception) as error:
         _fault(graph, f"{node.op.name} does not fit its operands: {error}", node, error)
     if inferred != tuple(map(get_type, node.outputs)):
         types = ", ".join(map(str, inferred))

@@ -140,6 +140,19 @@ def check_at_run_time(numbers: Tensor, low: Size, high: Size, message: str, fix:
     _trace().check(holds, message, (smallest, largest, lowest, highest), fix, is_range=True)
 
 
+def check_up_to(
+    high: Size, numbers: Tensor, message: str, fix: str, *operands: Tensor
+) -> np.ndarray | None:
+    """Refuses numbers below 0 or above `high`: now if they are known, or else in every run of a
+    function that checks bounds. Returns the numbers if they are known."""
+    value = value_now(numbers)
+    if value is not None:
+        refuse_outside(value, 0, high, message, fix, operands or (numbers,))
+    elif checks_at_run_time():
+        check_at_run_time(numbers, 0, high, message, fix)
+    return value
+
+
 def check_divisor(op: str, x: Tensor, y: Tensor) -> None:
     """Refuses integer division by zero, for which XLA returns an arbitrary number."""
     message = f"{op}: {x.type} is divided by zero"

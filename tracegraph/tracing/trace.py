@@ -559,7 +559,7 @@ def tries() -> Iterator[None]:
 
 def notes_what_leaves(place: str) -> Callable[[Function], Function]:
     """Decorates a function that traces a branch or a loop: what is raised from there is raised
-    whatever the tensors are, so the trace around it ends with it even if it is caught."""
+    whatever values the tensors have, so the trace around it ends with it even if it is caught."""
 
     def decorated(function: Function) -> Function:
         @functools.wraps(function)
@@ -587,9 +587,10 @@ def _refuse_caught(error: Exception, place: str, source: Source) -> NoReturn:
     fail(
         TraceError,
         f"a {type(error).__name__} that leaves {place} at {source} was caught while tracing, where "
-        "it is raised whatever the tensor is that decides about it",
+        "it is raised whatever value the tensor has",
         source=source,
-        fix="let the branch or the loop set a name to test behind it, or decide by a Python value",
+        fix="let the branch or the loop set a name that is tested after it, or decide by a Python "
+        "value",
     )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracegraph.archive.array_parts import StoredParts, stored_arrays, unlisted
+from tracegraph.archive.array_parts import StoredArray
 from tracegraph.archive.directory import (
     MANIFEST,
     Reader,
@@ -29,7 +29,6 @@ from tracegraph.archive.directory import (
     removing,
 )
 from tracegraph.archive.manifest import Entry
-from tracegraph.archive.tensors import Stored, TensorFile
 from tracegraph.core.settings import settings
 from tracegraph.errors import NothingSavedError, fail
 from tracegraph.saved_model.values import write_values
@@ -134,17 +133,11 @@ class Saved:
         fields = ("format", "version", "producer", "objects", "values", "files")
         _, _, producer, objects, values, files = reader.entry.fields(*fields)
         producer.text()
-        tensors = {
-            name: TensorFile(reader.root / name, str(reader.root / name))
-            for name in reader.check_files(files)
-        }
-        self.values: dict[str, Stored | StoredParts] = stored_arrays(values, tensors)
-        extra = next(unlisted(tensors.values(), (self.values,)), None)
-        if extra is not None:
-            reader.entry.fail(f"no table lists the tensor {extra}")
+        names = reader.check_files(files)
+        (self.values,) = reader.tables(names, values)
         self.objects = objects.each(self._object)
         self._check(objects)
-        reader.check_all_used(files, tensors)
+        reader.check_all_used(files, names)
 
     def _object(self, entry: Entry) -> SavedObject:
         if entry.pairs().keys() == {"variable"}:
@@ -168,7 +161,7 @@ class Saved:
             if any(self.objects[number].key is None for number in kept):
                 entry.fail("slots are variables, and are kept for variables")
 
-    def value(self, number: int) -> Stored | StoredParts:
+    def value(self, number: int) -> StoredArray:
         """The value of an object that is a Variable."""
         return self.values[self.key(number)]
 
@@ -179,10 +172,8 @@ class Saved:
 
 
 def _slot_row(entry: Entry) -> tuple[int, str, int]:
-    items = entry.items()
-    if len(items) != 3:
-        entry.fail(f"it has {len(items)} entries, and it must have 3")
-    return items[0].count(), items[1].text(), items[2].count()
+    variable, name, slot = entry.items(3)
+    return variable.count(), name.text(), slot.count()
 
 
 def open_checkpoint(path: str) -> Saved:

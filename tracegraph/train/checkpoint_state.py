@@ -99,7 +99,7 @@ def read_state(directory: str, filename: str = STATE) -> CheckpointState | None:
 
 
 def _row(entry: Entry) -> tuple[str, int]:
-    first, count = entry.two()
+    first, count = entry.items(2)
     name = first.text()
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         first.fail(f"{name[:60]!r} names nothing in the directory")

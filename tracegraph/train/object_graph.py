@@ -46,7 +46,7 @@ def parts(owner: Any) -> dict[str, Any]:
         if not _is_keyed(value):
             for path, leaf in _named_leaves(name, value):
                 if found.setdefault(path, leaf) is not leaf:
-                    _refuse(f"two values stand at {path!r}", "rename one of them")
+                    _refuse(f"two values have the path {path!r}", "rename one of them")
     return {name: found[name] for name in sorted(found)}
 
 

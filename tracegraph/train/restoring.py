@@ -413,15 +413,15 @@ class InitializationOnlyStatus:
 
     def assert_consumed(self) -> NoReturn:
         """Raises AssertionError."""
-        _refuse_none()
+        fail(
+            MatchError,
+            "no checkpoint was given, so nothing was restored: the path was None",
+            fix="save a checkpoint first; tg.train.latest_checkpoint returns None without one",
+        )
 
-    def assert_existing_objects_matched(self) -> NoReturn:
-        """Raises AssertionError."""
-        _refuse_none()
+    assert_existing_objects_matched = assert_consumed
 
-    def assert_nontrivial_match(self) -> NoReturn:
-        """Raises AssertionError."""
-        _refuse_none()
+    assert_nontrivial_match = assert_consumed
 
     def __repr__(self) -> str:
         return "<tg.train status: nothing was restored, the path was None>"
@@ -429,11 +429,3 @@ class InitializationOnlyStatus:
     def expect_partial(self) -> InitializationOnlyStatus:
         """Does nothing: nothing is expected."""
         return self
-
-
-def _refuse_none() -> NoReturn:
-    fail(
-        MatchError,
-        "no checkpoint was given, so nothing was restored: the path was None",
-        fix="save a checkpoint first; tg.train.latest_checkpoint returns None without one",
-    )

@@ -238,7 +238,7 @@ class BranchesKeys:
                     what, fix = f"{path} was added", "keep a tensor of flags, one for each item"
                 text = message(
                     f"{what} while a branch was traced: what only one branch adds is there "
-                    "whatever the tensor is that decides",
+                    "whatever value the tensor has",
                     source=here(),
                     fix=fix,
                 )

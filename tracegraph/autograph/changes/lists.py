@@ -1,6 +1,6 @@
 """Calls that change a list, or advance an iterator, that the code of a statement has from outside.
 
-The statement is traced once, so such a change would happen once, whatever the tensors are.
+The statement is traced once, so such a change would happen once, whatever values the tensors have.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def refuse_advance(kind: str) -> NoReturn:
     fail(
         SignatureError,
         f"Python's iterator is advanced in {kind} that a tensor decides about; it is traced "
-        "once, so it takes one item, whatever the tensor is",
+        "once, so it takes one item, whatever value the tensor has",
         fix="loop over the items themselves, as a tensor: for x in tg.stack(items); or index it: "
         "items[i]"
         if kind == "a loop"

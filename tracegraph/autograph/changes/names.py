@@ -87,7 +87,7 @@ def names_kept(part: Callable[[], Any], name: str) -> Iterator[None]:
         fail(
             SignatureError,
             f"a function called in {name} sets {changed[0][1]!r}; this part is traced once, "
-            "whatever the tensor is that decides about it",
+            "whatever value the tensor has",
             fix="call it in an `if` of its own, and use a name that the `if` sets",
         )
 

@@ -40,7 +40,7 @@ def _alternatives(case: ast.match_case) -> list[ast.match_case]:
     if not isinstance(case.pattern, ast.MatchOr) or _is_value(case.pattern):
         return [case]
     if case.guard is not None:
-        _refuse("a `match` statement with a guard behind alternatives", case.pattern)
+        _refuse("a `match` statement with a guard after alternatives", case.pattern)
     return [
         ast.match_case(x, None, case.body if k == 0 else copy.deepcopy(case.body))
         for k, x in enumerate(case.pattern.patterns)
@@ -63,7 +63,7 @@ class _Pattern:
         self.found: list[ast.stmt] = []
         #: Where each name of the user's is.
         self._places: dict[str, ast.expr] = {}
-        #: What the pattern names: classes, and keys that are no constants.
+        #: What the pattern names: classes, and keys that are not constants.
         self._named: list[ast.expr] = []
         self._captured: list[str] = []
         self._result = f"found_{pattern.lineno}_{pattern.col_offset}"

@@ -80,7 +80,7 @@ class _Prepared(ast.NodeTransformer):
         return [y for x in (*made, node) for y in _listed(self.visit(x))]
 
     def visit_Try(self, node: ast.Try) -> Any:
-        """A `try` with an `else` as an `if` behind it, which asks whether its end was reached."""
+        """A `try` with an `else` as an `if` after it, which asks whether its end was reached."""
         if not node.orelse:
             return self.generic_visit(node)
         flag = f"reached_{node.lineno}_{node.col_offset}"

@@ -43,7 +43,7 @@ from tracegraph.autograph.state_values import is_flag_of_loop
 from tracegraph.autograph.translation.function_trees import tree_of
 from tracegraph.autograph.translation.inner_functions import set_by_calls
 from tracegraph.autograph.translation.preparation import loop_options, prepared
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.source import HOOKS
 
 assert importlib.util
@@ -83,9 +83,7 @@ def _refusing() -> Iterator[None]:
     except errors.UnsupportedLanguageElementError as error:
         what = str(error).removesuffix(" not yet supported").removesuffix(" are not supported")
         raise NotConvertible(f"it contains {what}, which cannot be converted") from error
-    except Exception as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(Exception) as error:
         text = f"{type(error).__name__} {error}".strip()
         raise NotConvertible(f"the converter, malt, failed on it: {text}") from error
 
@@ -568,12 +566,12 @@ def _targets(loop: ast.For) -> Any:
 
 class _Liveness(liveness.Analyzer):
     """malt's analysis of which names are read later, but a `for` that has no further item leaves
-    its target as it is: what was set before may be read behind it."""
+    its target as it is: what was set before may be read after it."""
 
     def __init__(self, graph: Any, include_annotations: bool) -> None:
         cfg.GraphVisitor.__init__(self, graph)  # malt's own finds this class under its name
         self.include_annotations = include_annotations
-        #: By the node that heads a loop: what the loop sets there, and the nodes behind it.
+        #: By the node that heads a loop: what the loop sets there, and the nodes after it.
         self._loops = {
             graph.index[x.iter]: (_targets(x), behind)
             for x, behind in graph.stmt_next.items()

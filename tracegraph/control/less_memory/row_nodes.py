@@ -256,7 +256,7 @@ class _Inside:
     # The new scan.
 
     def add(self, env: dict[Tensor, Tensor]) -> None:
-        """Appends the scan, after the nodes behind it that it reads now."""
+        """Appends the scan, after the later nodes that it reads now."""
         op, old = self.op, self.node.inputs
         body = self._body()
         earlier = live_nodes(self._after, [*self._shared, *self._rows])

@@ -46,7 +46,7 @@ class Uses:
 
 def _derives(user: Node, x: Tensor, node: Node) -> bool:
     """Whether a node is a scan of a derivative of another one, and reads `x` as rows only. The
-    reverse scan of a layer reads such rows of the layer behind it, to which it owes nothing."""
+    reverse scan of a layer reads such rows of the layer after it, to which it owes nothing."""
     op, scan = user.op, node.op
     if type(op) is not Scan or not isinstance(scan, Scan) or op.length != scan.length:
         return False

@@ -25,7 +25,7 @@ def stacked_steps(
     length: int,
     on_host: OnHost,
 ) -> list[np.ndarray]:
-    """The outputs of `body` behind its `states`, each stacked into one array with a row for each of
+    """The outputs of `body` after its `states`, each stacked into one array with a row for each of
     `length` steps. `values` are inputs of the body, of any step, and `made` is what each step
     computed."""
     places = range(len(body.outputs) - states)

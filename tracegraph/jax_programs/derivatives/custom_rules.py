@@ -75,7 +75,7 @@ def _of_another_library(eqn: Equation, *xs: Tensor) -> Any:
     program = jax.make_jaxpr(lambda *xs: compute(*xs, **params))(*map(abstract, eqn.eqn.invars))
     if any(inner.primitive is eqn.eqn.primitive for inner in program.eqns):
         eqn.refuse(
-            f"the primitive {eqn.name!r} says nothing of what it computes",
+            f"the primitive {eqn.name!r} does not say what it computes",
             "compute this part with tg, or with functions of JAX",
         )
     return _with_rule(eqn, eqn.name, program, eqn.apart(xs))

@@ -235,4 +235,4 @@ def _refuse(name: str, module: Any, fix: str) -> NoReturn:
     if _is_class(module):
         fact = f"{name}: {module.__name__} is a class of modules"
         fail(TraceError, fact, fix=f"give a module of this class: {module.__name__}(...)")
-    fail(TraceError, f"{name}: {kind_of(module)} is no such module", fix=fix)
+    fail(TraceError, f"{name}: {kind_of(module)} is not such a module", fix=fix)

@@ -62,7 +62,7 @@ class CategoryEncoding(Layer):
     - `sparse`: not supported, since tensors are dense.
 
     A call takes integers, and `count_weights`, of their shape, to add up for "count" in place of
-    ones. An integer that is no category counts for none. Raises ValueError for other modes, for
+    ones. An integer that is not a category is ignored. Raises ValueError for other modes, for
     `sparse=True`, and for weights in another mode; ShapeError for examples of more than one axis;
     InvalidArgumentError for negative integers where they are counted, as `tg.math.bincount` does.
 

@@ -10,6 +10,7 @@ from tracegraph.array.creation import range as numbers
 from tracegraph.array.indexing.selection import gather, where
 from tracegraph.array.shaping import broadcast_to, expand_dims, reshape
 from tracegraph.core.types import float32, int32
+from tracegraph.image.resizing import between
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.images.at_random import AtRandom
 from tracegraph.math.elementwise.arithmetic import (
@@ -61,10 +62,10 @@ class _Moving(AtRandom):
         down, right = (expand_dims(subtract(a, b), -1) for a, b in ((row, top), (column, left)))
         down, right = cast_to(down, wide), cast_to(right, wide)
         above, below = (
-            _between(self._pixels(values, y, left), self._pixels(values, y, add(left, 1.0)), right)
+            between(self._pixels(values, y, left), self._pixels(values, y, add(left, 1.0)), right)
             for y in (top, add(top, 1.0))
         )
-        return cast_to(_between(above, below, down), x.dtype)
+        return cast_to(between(above, below, down), x.dtype)
 
     def _pixels(self, x: Tensor, row: Tensor, column: Tensor) -> Tensor:
         """The pixels at whole places; outside, the fill value or the nearest pixel."""
@@ -96,10 +97,6 @@ class _Moving(AtRandom):
 def _rounded(place: Tensor) -> Tensor:
     """The nearest whole number; of a half, the one that is further from 0."""
     return multiply(sign(place), floor(add(absolute(place), 0.5)))
-
-
-def _between(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
-    return add(x, multiply(subtract(y, x), share))
 
 
 def _is_at(place: Tensor, count: int) -> Tensor:

@@ -141,7 +141,7 @@ class GroupNormalization(ScaledNormalization):
         groups = channels if self.groups == -1 else self.groups
         if axis == 0 or groups < 1 or channels % groups:
             fact = f"{channels} channels along axis {axis} do not fall into {self.groups} groups"
-            fix = "use a number of groups that divides them, and an axis behind the first"
+            fix = "use a number of groups that divides them, and an axis after the first"
             refuse("GroupNormalization", fact, fix=fix)
         self._group_count = groups
         self._make_scale_and_center([channels])

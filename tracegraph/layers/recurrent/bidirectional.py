@@ -97,7 +97,7 @@ class Bidirectional(Layer, Generic[Outputs]):
     def _other_way(layer: RNN[Any]) -> RNN[Any]:
         if layer.built:
             fact = "Bidirectional: the layer was called before, so it has variables"
-            fail(SignatureError, fact, fix="give a new one, or a backward_layer beside it")
+            fail(SignatureError, fact, fix="give a new one, or also a backward_layer")
         other = copy.deepcopy(layer)
         other.go_backwards = not layer.go_backwards
         return other

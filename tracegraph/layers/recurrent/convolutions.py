@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from tracegraph.array.arguments import refuse
+from tracegraph.array.arguments import given, refuse
 from tracegraph.array.creation import zeros_like
 from tracegraph.array.joining import split
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import along_channels, format_of
 from tracegraph.layers.recurrent.cells import LSTMCell
-from tracegraph.layers.recurrent.rnn import Outputs, OwnRNN, given
+from tracegraph.layers.recurrent.rnn import Outputs, OwnRNN
 from tracegraph.layers.windows.convolutions import CONVOLUTIONS, WindowedLayer
 
 if TYPE_CHECKING:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
+from tracegraph.array.arguments import given
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.recurrent.cells import GRUCell, LSTMCell, SimpleRNNCell
-from tracegraph.layers.recurrent.rnn import Outputs, OwnRNN, given
+from tracegraph.layers.recurrent.rnn import Outputs, OwnRNN
 from tracegraph.typing import (
     ActivationLike,
     ConstraintLike,

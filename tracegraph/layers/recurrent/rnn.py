@@ -83,7 +83,7 @@ class RNN(Layer, Generic[Outputs]):
     #: The rank of the inputs.
     axes = 3
     _right_inputs = "give [examples, steps, features]"
-    #: The states are no weights: as in Keras, `variables` and `get_weights` leave them out.
+    #: The states are not weights: as in Keras, `variables` and `get_weights` leave them out.
     _hidden = frozenset(["states"])
 
     @overload
@@ -333,8 +333,3 @@ class OwnRNN(RNN[Outputs]):
         RNN.__init__(self, cell, **along, name=name, dtype=dtype, trainable=trainable)
         self.activity_regularizer = regularizers.get(activity)
         self.units = cell.units
-
-
-def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of an `__init__`, from its local names."""
-    return {key: value for key, value in arguments.items() if key not in ("self", "__class__")}

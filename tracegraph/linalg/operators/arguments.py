@@ -18,11 +18,6 @@ from tracegraph.state.variable import Variable
 HINTS: tuple[str, ...] = ("is_non_singular", "is_self_adjoint", "is_positive_definite", "is_square")
 
 
-def given(names: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of an `__init__`, from its `locals()`."""
-    return {name: value for name, value in names.items() if name not in ("self", "__class__")}
-
-
 def parameter(op: str, value: Any, rank: int, what: str) -> Any:
     """A Variable unchanged, so that later assignments count; anything else as a tensor.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tracegraph.array.arguments import refuse
+from tracegraph.array.arguments import given, refuse
 from tracegraph.array.creation import range as numbers_from
 from tracegraph.array.indexing.selection import gather
 from tracegraph.array.joining import concat, stack
@@ -13,13 +13,7 @@ from tracegraph.array.shaping import cut, expand_dims, reverse, roll
 from tracegraph.core.shapes import same_shape
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.linalg.operators.arguments import (
-    common_batch,
-    conjugate_if,
-    given,
-    parameter,
-    spread,
-)
+from tracegraph.linalg.operators.arguments import common_batch, conjugate_if, parameter, spread
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.operators.circulant import as_complex, in_dtype
 from tracegraph.linalg.parts import adjoint as adjoint_of, diag

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracegraph.array.arguments import given
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.shapes import element_count
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import as_dtype, complex64
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.linalg.operators.arguments import conjugate_if, given, parameter
+from tracegraph.linalg.operators.arguments import conjugate_if, parameter
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.parts import adjoint as adjoint_of
 from tracegraph.math.elementwise.logic import equal, not_equal

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracegraph.array.arguments import given
 from tracegraph.ir.tensor import Tensor
-from tracegraph.linalg.operators.arguments import given, parameter
+from tracegraph.linalg.operators.arguments import parameter
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.parts import adjoint as adjoint_of, band_part, diag_part
 from tracegraph.linalg.systems import triangular_solve

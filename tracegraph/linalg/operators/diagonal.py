@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegraph.array.arguments import as_shape
+from tracegraph.array.arguments import as_shape, given
 from tracegraph.array.creation import ones, zeros
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.shapes import minimum, same_size
@@ -15,7 +15,6 @@ from tracegraph.linalg.operators.arguments import (
     HINTS,
     common_batch,
     conjugate_if,
-    given,
     implied,
     parameter,
     row_count,

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.array.arguments import as_integers
+from tracegraph.array.arguments import as_integers, given
 from tracegraph.array.creation import ones, range as numbers_from, zeros
 from tracegraph.array.indexing.selection import gather
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.types import as_dtype, float32, int32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.linalg.operators.arguments import HINTS, common_batch, given, parameter, with_batch
+from tracegraph.linalg.operators.arguments import HINTS, common_batch, parameter, with_batch
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.parts import adjoint as adjoint_of
 from tracegraph.math.elementwise.logic import equal

@@ -39,10 +39,10 @@ def read_lines(entry: Entry) -> Lines:
     found: dict[tuple[str, int], str] = {}
     for file, table in entry.pairs().items():
         if label_problem(file) or "/" in file or "\\" in file:
-            table.fail("it stands at no name of a file")
+            table.fail("its key is not the name of a file")
         for number, text in table.pairs().items():
             if not _LINE_NUMBER.fullmatch(number):
-                text.fail("it stands at no number of a line")
+                text.fail("its key is not the number of a line")
             line = text.text()
             if not line or len(line) > limits.LONGEST_NAME or not line.isprintable():
                 text.fail("it is not a line of source")

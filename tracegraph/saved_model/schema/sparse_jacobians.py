@@ -44,7 +44,7 @@ def read_matrix(
     values_, target_, source_, *names = entry.fields("values", "target", "source", *_ARRAYS)
     found = [array(name) for name in names]
     if any(array.ndim != 1 or array.dtype != _INDEX for array in found):
-        entry.fail("places in a matrix are lists of integers of 64 bits")
+        entry.fail("places in a matrix are lists of 64-bit integers")
     target, source = (tuple(e.each(Entry.count)) for e in (target_, source_))
     rows, columns, column_colours, row_colours, products, places = found
     shape = len(row_colours), len(column_colours)
@@ -63,7 +63,7 @@ def _misfit(shape: tuple[int, int], arrays: Sequence[np.ndarray]) -> str:
     """Which part of a sparse matrix is out of range; empty if none is."""
     rows, columns, column_colours, row_colours, products, places = arrays
     if len({len(rows), len(columns), len(products), len(places)}) > 1:
-        return "the entries of a matrix have each a row, a column, a product and a place"
+        return "each entry of a matrix has a row, a column, a product and a place"
     counts = [int(colours.max(initial=-1)) + 1 for colours in (column_colours, row_colours)]
     limits = (
         *((rows, 0, shape[0]), (columns, 0, shape[1])),
@@ -72,7 +72,7 @@ def _misfit(shape: tuple[int, int], arrays: Sequence[np.ndarray]) -> str:
     )
     for numbers, least, limit in limits:
         if numbers.size and not least <= numbers.min() <= numbers.max() < limit:
-            return "an entry stands outside of the matrix"
+            return "an entry lies outside the matrix"
     if shape[0] * shape[1] >= 2**63 or np.any(np.diff(rows * shape[1] + columns) <= 0):
         return "the entries of a matrix are not in their order"
     return ""

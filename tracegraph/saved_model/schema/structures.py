@@ -5,7 +5,7 @@ and back.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from tracegraph.core.shapes import ShapeVariable
 from tracegraph.core.tensorshape import TensorShape, TensorSpec
 from tracegraph.core.types import TOKEN, DType, TensorType
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian
-from tracegraph.errors import Mismatch, SignatureError, fail, kind_of, shown
+from tracegraph.errors import SignatureError, fail, kind_of, shown
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.saved_model.schema.open_sizes import SizeRow
 from tracegraph.saved_model.schema.sparse_jacobians import read_matrix, written_matrix
@@ -157,10 +157,7 @@ class ArgumentReader:
         kinds = [type(item) for item in value] if type(value) is tuple else []
         if kinds != [tuple, dict]:
             entry.fail("the arguments are a pair of a tuple and a dict")
-        try:
-            leaves, structure = nest.flatten_structure(value)
-        except Mismatch as mismatch:
-            entry.fail(mismatch.fact, cause=mismatch)
+        leaves, structure = entry.tried(lambda: nest.flatten_structure(value))
         if any(not isinstance(leaf, _LeafPlaceholder) for leaf in leaves):
             entry.fail("each leaf says what it was traced for")
         keys, values, specs = [], [], []
@@ -222,14 +219,13 @@ def _tensor_type(entry: Entry) -> TensorType:
     return type
 
 
-class Packed:
+class Packed(NamedTuple):
     """The results of a trace: their structure, the number of tensors, and the number of values in
     those that belong to sparse Jacobians."""
 
-    def __init__(self, results: Results, count: int, sparse: Mapping[int, int]) -> None:
-        self.results = results
-        self.count = count
-        self.sparse = sparse
+    results: Results
+    count: int
+    sparse: Mapping[int, int]
 
 
 class ResultReader:
@@ -244,10 +240,7 @@ class ResultReader:
 
     def read(self, entry: Entry) -> Packed:
         value = self._decoder.read(entry)
-        try:
-            leaves, structure = nest.flatten_structure(value, none_is_leaf=True)
-        except Mismatch as mismatch:
-            entry.fail(mismatch.fact, cause=mismatch)
+        leaves, structure = entry.tried(lambda: nest.flatten_structure(value, none_is_leaf=True))
         tensors = [leaf for leaf in leaves if leaf is not None]
         for number, leaf in enumerate(tensors):
             if not isinstance(leaf, _LeafPlaceholder) or leaf.entry.count() != number:

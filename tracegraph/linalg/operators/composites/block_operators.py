@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tracegraph.array.arguments import refuse
+from tracegraph.array.arguments import given, refuse
 from tracegraph.array.joining import concat
 from tracegraph.array.shaping import cut, expand_dims, squeeze
 from tracegraph.core.shapes import same_size
@@ -17,7 +17,6 @@ from tracegraph.linalg.operators.arguments import (
     common_batch,
     common_dtype,
     folded,
-    given,
     with_batch,
 )
 from tracegraph.linalg.operators.base import LinearOperator
@@ -34,7 +33,10 @@ class _Blocks(Several):
     """
 
     def _row_sizes(self) -> list[Any]:
-        raise NotImplementedError
+        return [operator.range_dimension for operator in self._operators]
+
+    def _eigvals(self) -> Tensor:
+        return self._joined_vectors(self._all(lambda operator: operator.eigvals()))
 
     def _column_sizes(self) -> list[Any]:
         raise NotImplementedError
@@ -138,9 +140,6 @@ class LinearOperatorBlockDiag(_Blocks):
         facts = {hint: (all_hint(operators, hint) or None, "all operators are") for hint in common}
         self._promise(dtype, arguments, name, **facts)
 
-    def _row_sizes(self) -> list[Any]:
-        return [operator.range_dimension for operator in self._operators]
-
     def _column_sizes(self) -> list[Any]:
         return [operator.domain_dimension for operator in self._operators]
 
@@ -164,9 +163,6 @@ class LinearOperatorBlockDiag(_Blocks):
         if not self._are_square():
             return super()._diag_part()
         return self._joined_vectors(self._all(lambda operator: operator.diag_part()))
-
-    def _eigvals(self) -> Tensor:
-        return self._joined_vectors(self._all(lambda operator: operator.eigvals()))
 
     def _assert_positive_definite(self) -> None:
         for operator in self._operators:
@@ -230,10 +226,8 @@ class LinearOperatorBlockLowerTriangular(_Blocks):
         """The rows of blocks that the operator was created from."""
         return [list(row) for row in self._rows]
 
-    def _row_sizes(self) -> list[Any]:
-        return [operator.range_dimension for operator in self._operators]
-
-    _column_sizes = _row_sizes
+    def _column_sizes(self) -> list[Any]:
+        return self._row_sizes()
 
     def _shape(self) -> Any:
         size = sum(self._row_sizes())
@@ -291,9 +285,6 @@ class LinearOperatorBlockLowerTriangular(_Blocks):
 
     def _diag_part(self) -> Tensor:
         return self._joined_vectors(self._all(lambda block: block.diag_part()))
-
-    def _eigvals(self) -> Tensor:
-        return self._joined_vectors(self._all(lambda block: block.eigvals()))
 
 
 def _check_rows(name: str, rows: list[list[LinearOperator]]) -> None:

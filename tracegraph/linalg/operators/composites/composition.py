@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tracegraph.array.arguments import refuse
+from tracegraph.array.arguments import given, refuse
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.shapes import element_count, same_size
 from tracegraph.errors import SignatureError, fail
@@ -16,7 +16,6 @@ from tracegraph.linalg.operators.arguments import (
     common_batch,
     common_dtype,
     folded,
-    given,
     joined_name,
 )
 from tracegraph.linalg.operators.base import LinearOperator

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegraph.array.arguments import refuse
+from tracegraph.array.arguments import given, refuse
 from tracegraph.array.creation import eye
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.shapes import same_shape
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.linalg.operators.arguments import (
-    common_batch,
-    conjugate_if,
-    given,
-    implied,
-    parameter,
-)
+from tracegraph.linalg.operators.arguments import common_batch, conjugate_if, implied, parameter
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.operators.diagonal import LinearOperatorDiag
 from tracegraph.linalg.parts import adjoint as adjoint_of

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracegraph.array.arguments import given
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.linalg.operators.arguments import conjugate_if, given, implied
+from tracegraph.linalg.operators.arguments import conjugate_if, implied
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.parts import adjoint as adjoint_of
 
