@@ -896,6 +896,15 @@ def test_sorting(run, axis):
     close(run(lambda x: tg.sort(x, axis, "DESCENDING"), x), np.flip(np.sort(x, axis), axis))
 
 
+@pytest.mark.parametrize("direction", ["ASCENDING", "DESCENDING"])
+def test_equal_elements_keep_their_order(run, direction):
+    x = np.where(np.arange(100) % 7 % 2, -0.0, 0.0)
+    order = run(lambda x: tg.argsort(x, direction=direction), x)
+    np.testing.assert_array_equal(order, np.arange(100))
+    found = run(lambda x: tg.sort(x, direction=direction), x)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(x))
+
+
 def test_top_k(run):
     x = sample(4, 5)
     found = run(lambda x: tg.math.top_k(x, 3), x)
