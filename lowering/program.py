@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ from lowering.forms import for_this_process
 from lowering.places import is_of_several_devices, on_one_device, usual_device
 from lowering.rules import RULES, Rule
 from tracegraph.core.interrupts import COLLECTS_IN_C, Disturbed, call_uncollected, is_of_interrupt
-from tracegraph.core.recursion_limit import headroom
+from tracegraph.core.recursion_limit import headroom, recursion_limit
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import operation_name, place_of_thread
 from tracegraph.core.types import TensorType, token
@@ -174,6 +174,21 @@ def _depth(graph: Graph) -> int:
     return graph.cache["depth"]
 
 
+class RecursionLoweringError(LoweringError, RecursionError):
+    """A LoweringError where JAX raises RecursionError: branches and loops are nested too deeply."""
+
+
+def _refuse_nest(graph: Graph, error: RecursionError) -> NoReturn:
+    fail(
+        RecursionLoweringError,
+        f"{graph.name}: branches, loops and functions are nested {_depth(graph)} deep, and "
+        f"Python's recursion limit of {recursion_limit()} was reached while JAX lowered them",
+        fix="nest fewer of them: use one loop over the combinations of the indices, or call some "
+        "of the functions outside the loops; a higher limit lets XLA overflow its own stack",
+        cause=error,
+    )
+
+
 def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
     rule = way.rule(node)
     if rule is None:
@@ -183,8 +198,8 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
     try:
         with jax.named_scope(operation_name(node.source)):  # so that XLA names the user's line
             results = rule(node.op, *[env[x] for x in node.inputs])
-    except (DTypeError, GradientError, LoweringError, ShapeError):
-        raise  # our own: it already has its place
+    except (DTypeError, GradientError, LoweringError, RecursionError, ShapeError):
+        raise  # our own: it already has its place; or about the nest of graphs around the node
     except Exception as error:
         if is_of_interrupt(error):
             raise
@@ -466,6 +481,9 @@ class Program:
                 raise self.exhausted(error) from None
             if self.is_disturbed(error):
                 return self._called_apart(buffers, isinstance(error, RecursionError))
+            if isinstance(error, RecursionError) and not is_of_interrupt(error):
+                self.renew()
+                _refuse_nest(self.graph, error)
             # The compiled form takes only arrays like those of the first call, `jitted` takes all.
             if self.is_movable(error, buffers):
                 return self(*layout.moved(buffers, self.mesh))
