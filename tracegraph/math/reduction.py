@@ -516,13 +516,13 @@ def _scanned(
         refuse(name, f"the axis is {shown(axis)}", x, fix="use one int")
     place = as_axis(name, axis, rank_of(name, x), x)
     reverse = as_flag(name, "reverse", reverse)
-    y = op(place, reverse)(x)
     size = x.type.shape[place]
-    if not as_flag(name, "exclusive", exclusive) or (known_int(size) and size == 0):
-        return y
-    before, after = neighbours(y, place)
-    begin = full_like(cut(y, place, 0, minimum(size, 1)), start)
-    return Concatenate(place)(after, begin) if reverse else Concatenate(place)(begin, before)
+    if as_flag(name, "exclusive", exclusive) and not (known_int(size) and size == 0):
+        # Moved before it is accumulated: the last element may be nan, and reaches no result.
+        before, after = neighbours(x, place)
+        begin = full_like(cut(x, place, 0, minimum(size, 1)), start)
+        x = Concatenate(place)(after, begin) if reverse else Concatenate(place)(begin, before)
+    return op(place, reverse)(x)
 
 
 __all__ = [
