@@ -280,8 +280,7 @@ class Function(Generic[Parameters, Result]):
                 except (TypeError, ValueError, RuntimeError) as error:
                     if is_of_interrupt(error):
                         raise
-                    # This reports the failure, or moves buffers.
-                    return plan.run_with_state(buffers, leaves)
+                    return plan.run_with_state(buffers, leaves)  # reports it, or moves buffers
             elif plan.step is not None:
                 outputs = plan.step.run(buffers, plan.variables, plan.captured, plan.assigned)
             else:
