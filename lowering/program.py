@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ from tracegraph.core.interrupts import (
     is_of_interrupt,
     outside_interrupts,
 )
-from tracegraph.core.recursion_limit import headroom
+from tracegraph.core.recursion_limit import headroom, recursion_limit
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import operation_name, place_of_thread
 from tracegraph.core.types import TensorType, token
@@ -180,6 +180,21 @@ def _depth(graph: Graph) -> int:
     return graph.cache["depth"]
 
 
+class RecursionLoweringError(LoweringError, RecursionError):
+    """A LoweringError where JAX raises RecursionError: branches and loops are nested too deeply."""
+
+
+def _refuse_nest(graph: Graph, error: RecursionError) -> NoReturn:
+    fail(
+        RecursionLoweringError,
+        f"{graph.name}: branches, loops and functions are nested {_depth(graph)} deep, and "
+        f"Python's recursion limit of {recursion_limit()} was reached while JAX lowered them",
+        fix="nest fewer of them: use one loop over the combinations of the indices, or call some "
+        "of the functions outside the loops; a higher limit lets XLA overflow its own stack",
+        cause=error,
+    )
+
+
 def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
     rule = way.rule(node)
     if rule is None:
@@ -189,8 +204,8 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
     try:
         with jax.named_scope(operation_name(node.source)):  # so that XLA names the user's line
             results = rule(node.op, *[env[x] for x in node.inputs])
-    except (DTypeError, GradientError, LoweringError, ShapeError):
-        raise  # our own: it already has its place
+    except (DTypeError, GradientError, LoweringError, RecursionError, ShapeError):
+        raise  # our own: it already has its place; or about the nest of graphs around the node
     except outside_interrupts(Exception) as error:
         first = str(error).split("\n")[0]
         raise LoweringError(
@@ -470,6 +485,9 @@ class Program:
                 raise self.exhausted(error) from None
             if self.is_disturbed(error):
                 return self._called_apart(buffers, isinstance(error, RecursionError))
+            if isinstance(error, RecursionError) and not is_of_interrupt(error):
+                self.renew()
+                _refuse_nest(self.graph, error)
             # The compiled form takes only arrays like those of the first call, `jitted` takes all.
             if self.is_movable(error, buffers):
                 return self(*layout.moved(buffers, self.mesh))

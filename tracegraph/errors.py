@@ -222,7 +222,7 @@ def warn(
 _given: dict[Any, Any] = {}
 
 
-def is_too_large(error: Exception) -> bool:
+def is_too_large(error: BaseException) -> bool:
     """Whether an error is about a tensor too large for any machine."""
     return isinstance(getattr(error, "mismatch", error), TooLarge)
 

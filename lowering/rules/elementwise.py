@@ -32,6 +32,21 @@ def _erf_inv(y: Any) -> Any:
     return jnp.where(size > 0.5, jnp.copysign(outer, y), lax.erf_inv(y))
 
 
+def _by_sides(function: Callable[..., Any], real: int, imaginary: int) -> Callable[..., Any]:
+    """The function, with the values at its cuts from the side that the sign of a zero part of x
+    names; JAX knows one side alone. The parts of the result have the signs of those of x (1), the
+    opposite ones (-1), or their own (0)."""
+
+    def run(x: Any) -> Any:
+        y = function(x)
+        if not jnp.iscomplexobj(x):
+            return y
+        parts = (y.real, x.real, real), (y.imag, x.imag, imaginary)
+        return lax.complex(*(jnp.copysign(a, sign * b) if sign else a for a, b, sign in parts))
+
+    return run
+
+
 _FUNCTIONS: dict[type, Callable[..., Any]] = {
     ops.Add: lax.add,
     ops.Sub: lax.sub,
@@ -48,20 +63,20 @@ _FUNCTIONS: dict[type, Callable[..., Any]] = {
     ops.Expm1: lax.expm1,
     ops.Log: lax.log,
     ops.Log1p: lax.log1p,
-    ops.Sqrt: lax.sqrt,
+    ops.Sqrt: _by_sides(lax.sqrt, 0, 1),
     ops.Cbrt: lax.cbrt,
     ops.Rsqrt: lax.rsqrt,
     ops.Sin: lax.sin,
     ops.Cos: lax.cos,
     ops.Tan: lax.tan,
-    ops.Asin: lax.asin,
-    ops.Acos: lax.acos,
+    ops.Asin: _by_sides(lax.asin, 1, 1),
+    ops.Acos: _by_sides(lax.acos, 0, -1),
     ops.Atan: lax.atan,
     ops.Sinh: lax.sinh,
     ops.Cosh: lax.cosh,
     ops.Tanh: lax.tanh,
-    ops.Asinh: lax.asinh,
-    ops.Acosh: lax.acosh,
+    ops.Asinh: _by_sides(lax.asinh, 1, 1),
+    ops.Acosh: _by_sides(lax.acosh, 0, 1),
     ops.Atanh: lax.atanh,
     ops.Sigmoid: lax.logistic,
     ops.Erf: lax.erf,

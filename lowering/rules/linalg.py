@@ -52,6 +52,8 @@ def _det(op: ops.Det, a: Any) -> Any:
 
 @lowers(ops.Cofactor)
 def _cofactor(op: ops.Cofactor, a: Any) -> Any:
+    if not sizes.is_open(a.shape[-1]) and a.shape[-1] in _POLYNOMIALS:
+        return _POLYNOMIALS[a.shape[-1]](a)
     factors = lu_factor(a)  # those of the determinant: XLA computes them once
     det = jnp.linalg.det(a)[..., None, None]
 
@@ -61,6 +63,15 @@ def _cofactor(op: ops.Cofactor, a: Any) -> Any:
     if sizes.is_open(a.shape[-1]) or 0 in a.shape:
         return regular(a)
     return lax.cond(_is_regular(factors[0]), regular, _by_singular_values, a)
+
+
+#: Cofactors of small matrices. JAX computes their determinants as polynomials too, which is not the
+#: product of the pivots where the matrix is nearly singular.
+_POLYNOMIALS = {
+    1: jnp.ones_like,
+    2: lambda a: jnp.flip(a, (-2, -1)) * jnp.asarray([[1, -1], [-1, 1]], a.dtype),
+    3: lambda a: jnp.cross(jnp.roll(a, -1, -2), jnp.roll(a, -2, -2)),
+}
 
 
 def _is_regular(factors: Any) -> Any:

@@ -16,8 +16,10 @@ from tracegraph.ops import sort as ops
 
 @lowers(ops.Sort)
 def _sort(op: ops.Sort, x: Any) -> Any:
-    y = lax.sort(x, op.axis, is_stable=False)
-    return lax.rev(y, (op.axis,)) if op.descending else y
+    if not op.descending:
+        return lax.sort(x, op.axis)
+    # Turned round before and after, so that equal elements keep their order.
+    return lax.rev(lax.sort(lax.rev(x, (op.axis,)), op.axis), (op.axis,))
 
 
 @lowers(ops.ArgSort)
@@ -25,7 +27,6 @@ def _arg_sort(op: ops.ArgSort, x: Any) -> Any:
     positions = lax.broadcasted_iota(jnp.int32, x.shape, op.axis)
     if not op.descending:
         return lax.sort((x, positions), op.axis, num_keys=1)[1]
-    # Turned round before and after, so that equal elements keep their order.
     operands = tuple(lax.rev(v, (op.axis,)) for v in (x, positions))
     return lax.rev(lax.sort(operands, op.axis, num_keys=1)[1], (op.axis,))
 

@@ -429,8 +429,28 @@ def test_a_size_below_zero():
     with pytest.raises(tg.errors.InvalidArgumentError, match="a size is computed as -2") as caught:
         f(tg.constant(-2))
     assert "tg.zeros([n])" in str(caught.value) and "fix: " in str(caught.value)
-    with pytest.raises(tg.errors.InvalidArgumentError, match="a size is computed as -1"):
-        tg.function(lambda d: tg.range(0, 4, d))(tg.constant(0))
+
+
+@pytest.mark.parametrize("zero", [0, 0.0])
+def test_a_range_with_a_step_of_zero(zero):
+    f = tg.function(lambda d: tg.range(0, 4, d))
+    with pytest.raises(tg.errors.InvalidArgumentError, match="range: the step is 0") as caught:
+        f(tg.constant(zero))
+    assert "tg.range(0, 4, d)" in str(caught.value) and "such as 1 or -1" in str(caught.value)
+
+
+def test_a_range_of_open_sizes():
+    @tg.function(input_signature=[tg.TensorSpec([None])])
+    def f(x):
+        n = x.shape[0]
+        return tg.range(0, 9, n - 2), tg.range(0.0, n, 1.5)
+
+    for n in (1, 3, 4):
+        steps, floats = f(tg.zeros([n]))
+        np.testing.assert_array_equal(steps, np.arange(0, 9, n - 2))
+        np.testing.assert_array_equal(floats, np.arange(0.0, n, 1.5))
+    with pytest.raises(tg.errors.InvalidArgumentError, match="range: the step is 0"):
+        f(tg.zeros([2]))
 
 
 def test_a_size_that_is_no_integer():

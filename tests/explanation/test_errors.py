@@ -3018,6 +3018,27 @@ def test_errors_of_operators_have_the_frames_of_the_user(call):
     assert {frame.filename for frame in traceback.extract_tb(error.__traceback__)} == {__file__}
 
 
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit])
+def test_errors_of_callbacks_have_the_frames_of_the_user(kind):
+    is_armed = False
+
+    def callback(x):
+        if is_armed:
+            raise kind()
+        return x
+
+    f = tg.function(lambda x: tg.py_function(callback, [x], tg.TensorSpec([])) + 1.0)
+    x = tg.constant(1.0)
+    for _ in range(2):
+        assert f(x).numpy() == 2.0
+    is_armed = True
+    for call in (lambda: f(x), lambda: f(1.0), lambda: tg.py_function(callback, [x], tg.float32)):
+        with pytest.raises(kind) as caught:
+            call()
+        frames = traceback.extract_tb(caught.value.__traceback__)
+        assert {frame.filename for frame in frames} == {__file__}
+
+
 def test_a_result_that_finds_no_memory_has_the_frames_of_the_user():
     f = tg.function(lambda: tg.zeros([1 << 45]))
     error, _ = frames_of(lambda: f())

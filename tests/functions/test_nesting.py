@@ -14,6 +14,7 @@ import pytest
 
 import tracegraph as tg
 from tracegraph.core import recursion_limit
+from tracegraph.passes.simplify import dead_code
 
 pytestmark = pytest.mark.skipif(
     (3, 12) <= sys.version_info < (3, 12, 2),
@@ -86,6 +87,50 @@ def test_branches_that_call_functions_with_branches(x):
     finally:
         sys.setrecursionlimit(usual)
     np.testing.assert_allclose(found, by_jax(x.numpy(), 31), rtol=1e-5)
+
+
+def test_a_nest_of_loops_that_jax_cannot_lower_is_refused(x):
+    inner = tg.sin
+
+    def in_loop(inner):
+        return lambda x: tg.foldl(lambda total, row: inner(total + row), x, tg.zeros([1]))
+
+    for _ in range(40):
+        inner = in_loop(inner)
+    f = tg.function(inner)
+    f.graph(x)
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(450)
+    try:
+        for _ in range(2):
+            with pytest.raises(RecursionError, match=r"nested 40 deep.* limit of 450") as caught:
+                f(x)
+            assert isinstance(caught.value, tg.errors.LoweringError)
+    finally:
+        sys.setrecursionlimit(usual)
+
+
+def test_pruning_nested_whiles_takes_linear_time(x):
+    inner = tg.sin
+
+    def in_loop(inner):
+        return lambda x: tg.while_loop(lambda y: y[0] > 9.0, lambda y: inner(y), x)
+
+    for _ in range(7):
+        inner = in_loop(inner)
+    count = 0
+
+    def counted(frame, event, _):
+        nonlocal count
+        count += frame.f_code is dead_code.__code__
+
+    f = tg.function(lambda x: inner(x))
+    sys.setprofile(counted)
+    try:
+        f.graph(x)
+    finally:
+        sys.setprofile(None)
+    assert count < 400  # 7,000 where each loop prunes its body several times
 
 
 def test_a_thread_traces_as_deep(x):

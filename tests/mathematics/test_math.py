@@ -896,6 +896,30 @@ def test_sorting(run, axis):
     close(run(lambda x: tg.sort(x, axis, "DESCENDING"), x), np.flip(np.sort(x, axis), axis))
 
 
+def test_the_sign_of_a_zero_part_names_the_side_of_a_cut(run):
+    x = np.array([complex(a, b) for a in (-3, -0.5, 0.5, 3) for b in (0.0, -0.0)])
+    x = np.concatenate([x, [complex(a, b) for a in (0.0, -0.0) for b in (-2, 2)]])
+    functions = {"sqrt": "sqrt", "asin": "arcsin", "acos": "arccos", "atan": "arctan"}
+    functions |= {"asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh", "log": "log"}
+    found = run(lambda x: tg.stack([getattr(tg.math, name)(x) for name in functions]), x)
+    close(found, np.stack([getattr(np, name)(x) for name in functions.values()]))
+
+
+def test_exclusive_products_leave_out_what_is_nan(run):
+    x, weights = tg.constant([np.nan, 1.0, 2.0]), tg.constant([1.0, 2.0, 3.0])
+    total = lambda x: tg.reduce_sum(weights * tg.math.cumprod(x, exclusive=True, reverse=True))  # noqa: E731
+    close(run(lambda x: tg.grad(total)(x), x), np.array([0.0, 2.0, 3.0], np.float32))
+
+
+@pytest.mark.parametrize("direction", ["ASCENDING", "DESCENDING"])
+def test_equal_elements_keep_their_order(run, direction):
+    x = np.where(np.arange(100) % 7 % 2, -0.0, 0.0)
+    order = run(lambda x: tg.argsort(x, direction=direction), x)
+    np.testing.assert_array_equal(order, np.arange(100))
+    found = run(lambda x: tg.sort(x, direction=direction), x)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(x))
+
+
 def test_top_k(run):
     x = sample(4, 5)
     found = run(lambda x: tg.math.top_k(x, 3), x)

@@ -564,6 +564,16 @@ def test_derivatives_of_the_determinant_hold_where_it_is_0(n, is_complex):
         np.testing.assert_allclose(found[:n], slopes_of_jax[:n], atol=1e-9)
 
 
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_derivatives_of_the_determinant_hold_where_rounding_hides_that_it_is_0(n):
+    """The last pivot is about as large as the rounding errors of the others."""
+    rng = np.random.default_rng(2)
+    slopes = tg.function(lambda a: gradient_of(tg.linalg.det, a))
+    for a in rng.normal(size=(20, n, n)):
+        a[-1] = a[0]
+        np.testing.assert_allclose(slopes(tg.constant(a)), minors(a), atol=1e-11)
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 def test_second_derivatives_of_the_determinant_hold_where_it_is_0(n):

@@ -57,7 +57,7 @@ def _binary(op: Binary, name: str) -> Binary:
             if type(x) is Tensor and type(y) is Tensor and x.type is y.type:
                 return op(x, y)
             return op(*elementwise_operands(name, x, y))
-        except Exception as error:
+        except BaseException as error:
             leave_out_our_frames_at_top_level(error)
             raise
 
@@ -72,7 +72,7 @@ def _multiply(x: Any, y: Any) -> Any:
         if type(y) is SparseJacobian:
             return y * x
         return ops.MUL(*elementwise_operands("multiply", x, y))
-    except Exception as error:
+    except BaseException as error:
         leave_out_our_frames_at_top_level(error)
         raise
 
@@ -250,7 +250,7 @@ def _reflected(function: Binary) -> Binary:
     def operator(x: Any, y: Any) -> Any:
         try:
             return function(y, x)
-        except Exception as error:
+        except BaseException as error:
             leave_out_our_frames_at_top_level(error)
             raise
 

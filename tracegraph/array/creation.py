@@ -34,6 +34,7 @@ from tracegraph.errors import (
     DTypeError,
     ElementCountError,
     InvalidArgumentError,
+    ShapeError,
     counted,
     fail,
     shown,
@@ -284,8 +285,11 @@ def range(
     bounds = [_bound(value) for value in given]
     kind = kind or _range_dtype(given, bounds)
     if not isinstance(bounds[2], Dim) and bounds[2] == 0:
-        refuse("range", "the step is 0", fix="use a step such as 1 or -1")
+        fail(ShapeError, _NO_STEP[0], fix=_NO_STEP[1])
     if any(isinstance(bound, Dim) for bound in bounds):
+        is_whole = all(isinstance(bound, (int, Dim)) for bound in bounds)
+        if not is_whole or isinstance(bounds[2], Dim):
+            return _range_of_run(given, kind)
         return _symbolic_range(bounds, kind)
     if kind.is_integer:
         _check_bounds_fit(bounds, kind)
@@ -295,6 +299,10 @@ def range(
     if kind.is_integer and count > LARGEST_CONSTANT and not current().is_top_level:
         return _symbolic_range(bounds, kind)
     return from_numpy("range", type, lambda: _numbers(bounds, count, kind))
+
+
+#: The error of a range whose step is 0: the fact, and what to do.
+_NO_STEP = "range: the step is 0", "use a step such as 1 or -1"
 
 
 def _range_of_run(given: tuple[Any, ...], kind: DType | None) -> Tensor:
@@ -316,7 +324,8 @@ def _range_of_run(given: tuple[Any, ...], kind: DType | None) -> Tensor:
         )
         count = ops.MAXIMUM(count, as_tensor(0, int64))
         is_stuck = ops.EQUAL(step, full(0, step.type))  # a step of 0 has no range
-        size = runtime_size("range", ops.SELECT(is_stuck, as_tensor(-1, int64), count))
+        count = ops.SELECT(is_stuck, as_tensor(-1, int64), count)
+        size = runtime_size("range", count, negative=_NO_STEP)
     numbers = ops.Cast(exact)(Iota(size, int32)())
     shape = numbers.type.shape
     return cast_to(ops.ADD(broadcast(start, shape), ops.MUL(numbers, broadcast(step, shape))), kind)
@@ -418,8 +427,6 @@ def from_numpy(op: str, type: TensorType, make: Callable[[], np.ndarray]) -> Ten
 
 def _symbolic_range(bounds: list[Any], dtype: DType) -> Tensor:
     start, limit, step = bounds
-    if not all(isinstance(bound, (int, Dim)) for bound in (start, limit)) or type(step) is not int:
-        refuse("range", f"{start}, {limit} and {step} are not all integers", fix="use integers")
     count = ceiling_divide(limit - start if step > 0 else start - limit, builtins.abs(step))
     kind = dtype if dtype.is_integer else int32
     values = Iota(count, kind)()

@@ -39,9 +39,12 @@ from tracegraph.tracing.trace import is_in_step
 _LOOK_BACK = 16
 
 
-def runtime_size(op: str, n: Tensor, clamps: bool = False) -> Size:
+def runtime_size(
+    op: str, n: Tensor, clamps: bool = False, negative: tuple[str, str] = ("", "")
+) -> Size:
     """The value of an integer scalar, unknown while tracing, as a size; if it `clamps`, 0 for a
-    negative value."""
+    negative value. Otherwise such a value is an error, which states the fact and the fix
+    `negative`."""
     if not n.dtype.is_integer or n.type.shape != ():
         fail(
             ShapeError,
@@ -67,7 +70,7 @@ def runtime_size(op: str, n: Tensor, clamps: bool = False) -> Size:
         (zero,) = builder.add(Constant(np.int64(0)), ())
         (n,) = builder.add(MAXIMUM, (n, zero))
     size = Dim.named(builder.new_size_name())
-    builder.add(RuntimeSize(size), (n,))
+    builder.add(RuntimeSize(size, *negative), (n,))
     return size
 
 

@@ -92,7 +92,7 @@ _WITHOUT = {
 
 
 def misfit(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Iterable[str], error: Exception
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Iterable[str], error: BaseException
 ) -> TraceError | None:
     """The TraceError, a TypeError, for a call that Python refused before it reached the function;
     None if `error` is another one."""

@@ -69,7 +69,7 @@ def api_boundary(function: PublicFunction) -> PublicFunction:
     def entered(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except Exception as error:
+        except BaseException as error:
             refusal = misfit(entered, args, kwargs, error)
             if refusal is None:
                 if is_too_large(error):
@@ -116,7 +116,7 @@ def unary_operator(function: Callable[..., Any]) -> Callable[[Any], Any]:
     def operator(x: Any) -> Any:
         try:
             return function(x)
-        except Exception as error:
+        except BaseException as error:
             leave_out_our_frames_at_top_level(error)
             raise
 
@@ -130,20 +130,20 @@ def binary_operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any],
     def operator(x: Any, y: Any) -> Any:
         try:
             return function(x, y)
-        except Exception as error:
+        except BaseException as error:
             leave_out_our_frames_at_top_level(error)
             raise
 
     return operator
 
 
-def leave_out_our_frames_at_top_level(error: Exception) -> None:
+def leave_out_our_frames_at_top_level(error: BaseException) -> None:
     """Like `leave_out_our_frames`; in a trace, errors leave through the call being traced."""
     if current().is_top_level:
         leave_out_our_frames(error)
 
 
-def leave_out_our_frames(error: Exception) -> None:
+def leave_out_our_frames(error: BaseException) -> None:
     """Keeps only the user's frames in the traceback of an error, which is then raised again.
 
     An error that is a bug of ours, rather than about what the user did, keeps them all.
@@ -174,7 +174,7 @@ def _of_users(frames: list[TracebackType]) -> list[TracebackType]:
     return users
 
 
-def _is_about_the_user(error: Exception, ours: list[TracebackType]) -> bool:
+def _is_about_the_user(error: BaseException, ours: list[TracebackType]) -> bool:
     """Whether an error that we raised, in the last of our frames, is about what the user did: an
     error from `fail`, or one that an attribute or item does not exist."""
     if isinstance(error, _KINDS) or hasattr(error, "fact") or _TOLD in vars(error):

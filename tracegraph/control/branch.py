@@ -648,8 +648,11 @@ def narrowed(
 
 
 def _with_outputs(graph: Graph, used: tuple[bool, ...]) -> Graph:
+    """The graph with only the used outputs. A loop asks for the same ones several times, and so
+    does each loop around it."""
     outputs = tuple(y for y, is_used in zip(graph.outputs, used, strict=True) if is_used)
-    return dead_code(graph if all(used) else graph.with_outputs(outputs))
+    make = lambda: dead_code(graph if all(used) else graph.with_outputs(outputs))  # noqa: E731
+    return graph.cached(("with outputs", used), make)
 
 
 def with_inputs(graph: Graph, keep: Iterable[bool]) -> Graph:

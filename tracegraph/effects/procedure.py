@@ -54,6 +54,7 @@ from tracegraph.errors import (
 )
 from tracegraph.ir.builder import operand_text, raise_mismatch
 from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor
+from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import (
     STOP,
     Check,
@@ -312,12 +313,13 @@ class ProcedureRun:
         """Reads the size of this name from the value of a node's operand."""
         number = int(np.asarray(self.value(node.inputs[0])))
         if number < 0:
+            assert isinstance(node.op, RuntimeSize)
             fail(
                 InvalidArgumentError,
-                f"a size is computed as {number}",
+                node.op.fact or f"a size is computed as {number}",
                 source=node.source,
                 operands=[operand_text(node.inputs[0])],
-                fix="compute zero or more, such as tg.maximum(n, 0)",
+                fix=node.op.fix or "compute zero or more, such as tg.maximum(n, 0)",
             )
         bucket = self.bucket_of(number) if self.bucket_of is not None and number else None
         self._sizes[name], self._padded_sizes[name] = number, bucket or number

@@ -262,39 +262,39 @@ class Function(Generic[Parameters, Result]):
             # A leaf has no value: its class may raise what it likes.
             plan, buffers, leaves = None, (), ()
         builder = _thread.builder  # without a stack it is the top level: see `current`
-        if plan is None or builder.stack or builder.recorders or _settings.run_eagerly:
-            try:
+        try:
+            if plan is None or builder.stack or builder.recorders or _settings.run_eagerly:
                 return self._call_any(args, kwargs)
-            except Exception as error:
-                leave_out_our_frames_at_top_level(error)
-                raise
-        self._streak.length = 0  # a call that did not trace ends a streak of calls that did
-        if (program := plan.program) is not None:
-            try:  # adding tuples copies nothing if one is empty; unpacking both makes a list first
-                if COLLECTS_IN_C and isenabled():  # as `uncollected`, without its frame
-                    try:
-                        disable()
+            self._streak.length = 0  # a call that did not trace ends a streak of calls that did
+            if (program := plan.program) is not None:
+                try:  # adding tuples copies nothing if one is empty; unpacking both makes a list
+                    if COLLECTS_IN_C and isenabled():  # as `uncollected`, without its frame
+                        try:
+                            disable()
+                            outputs = program.run(*(buffers + plan.captured))
+                        finally:
+                            enable()
+                    else:
                         outputs = program.run(*(buffers + plan.captured))
-                    finally:
-                        enable()
-                else:
-                    outputs = program.run(*(buffers + plan.captured))
-            except outside_interrupts(TypeError, ValueError, RuntimeError):
-                return plan.run_with_state(buffers, leaves)  # reports the failure, or moves buffers
-        elif plan.step is not None:
-            outputs = plan.step.run(buffers, plan.variables, plan.captured, plan.assigned)
-        else:
-            try:
-                return plan.run_with_state(buffers, leaves)
-            except ResultShapeError as error:
-                return self._call_on(error.record, args, kwargs)
-        if (type := plan.result_type) is not None:
-            result = _new(Tensor)  # saves the frame that `Tensor(...)` costs
-            result.type, result.buffer, result.node = type, outputs[0], None
-            if plan.callee.calls_left:
-                plan.callee.note(leaves, (result,), sys._getframe(1))
-            return result  # type: ignore[return-value]
-        return plan.packed(leaves, outputs)
+                except outside_interrupts(TypeError, ValueError, RuntimeError):
+                    return plan.run_with_state(buffers, leaves)  # reports it, or moves buffers
+            elif plan.step is not None:
+                outputs = plan.step.run(buffers, plan.variables, plan.captured, plan.assigned)
+            else:
+                try:
+                    return plan.run_with_state(buffers, leaves)
+                except ResultShapeError as error:
+                    return self._call_on(error.record, args, kwargs)
+            if (type := plan.result_type) is not None:
+                result = _new(Tensor)  # saves the frame that `Tensor(...)` costs
+                result.type, result.buffer, result.node = type, outputs[0], None
+                if plan.callee.calls_left:
+                    plan.callee.note(leaves, (result,), sys._getframe(1))
+                return result  # type: ignore[return-value]
+            return plan.packed(leaves, outputs)
+        except BaseException as error:
+            leave_out_our_frames_at_top_level(error)
+            raise
 
     def _call_any(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The second path: arrays, Python values, or tensors that are still pending."""

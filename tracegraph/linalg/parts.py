@@ -375,7 +375,7 @@ def band_part(
     inside = None
     for count, distance in ((num_lower, SUB(i, j)), (num_upper, SUB(j, i))):
         limit = as_open_number("band_part", "a number of diagonals", count)
-        if known_int(limit) and limit < 0:
+        if known_int(limit) and not 0 <= limit < int32.max:  # no matrix has as many diagonals
             continue
         near = distance <= limit  # type: ignore[operator]
         if isinstance(limit, Tensor):

@@ -515,12 +515,12 @@ def _scanned(
         refuse(name, f"the axis is {shown(axis)}", x, fix="use one int")
     place = as_axis(name, axis, rank_of(name, x), x)
     reverse = as_flag(name, "reverse", reverse)
-    y = op(place, reverse)(x)
-    if not as_flag(name, "exclusive", exclusive):
-        return y
-    ends = (-1, 1) if reverse else (1, -1)
-    before, after = (tuple(end if k == place else 0 for k in range(y.ndim)) for end in ends)
-    return Pad(before, after, (0,) * y.ndim)(y, full(start, y.type.with_shape(())))
+    if as_flag(name, "exclusive", exclusive):
+        # Moved before it is accumulated: the last element may be nan, and reaches no result.
+        ends = (-1, 1) if reverse else (1, -1)
+        before, after = (tuple(end if k == place else 0 for k in range(x.ndim)) for end in ends)
+        x = Pad(before, after, (0,) * x.ndim)(x, full(start, x.type.with_shape(())))
+    return op(place, reverse)(x)
 
 
 __all__ = [

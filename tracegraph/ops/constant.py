@@ -108,10 +108,13 @@ class RuntimeSize(Op):
     """A value as a size: `n -> i32[size]`, the numbers 0, 1, ..., n - 1, by whose shape n is known.
 
     A program of XLA has fixed shapes, so a run is cut here: the program before gives n, and what
-    follows is compiled for that size, which is called `size` in the graph.
+    follows is compiled for that size, which is called `size` in the graph. A negative n is an
+    error, which states `fact` and `fix` if these are given.
     """
 
     size: Dim
+    fact: str = ""
+    fix: str = ""
 
     @property
     def cuts_runs(self) -> bool:

@@ -17,7 +17,10 @@ from tracegraph.ops.reduce import check_axis
 
 
 class Sort(Op):
-    """x in ascending order along `axis`, or in descending order; nan counts as the largest"""
+    """x in ascending or descending order along `axis`; nan counts as the largest.
+
+    Equal elements, such as 0.0 and -0.0, keep their order.
+    """
 
     axis: int
     descending: bool
@@ -43,8 +46,10 @@ class Sort(Op):
         return p.any(axis=self.axis, keepdims=True).broadcast_to(p.shape)
 
     def numpy(self, x: np.ndarray) -> np.ndarray:
-        y = np.sort(x, axis=self.axis)
-        return np.flip(y, self.axis) if self.descending else y
+        if not self.descending:
+            return np.sort(x, axis=self.axis, kind="stable")
+        # Turned round before and after, so that equal elements keep their order.
+        return np.flip(np.sort(np.flip(x, self.axis), self.axis, kind="stable"), self.axis)
 
 
 class ArgSort(Op):
@@ -73,7 +78,6 @@ class ArgSort(Op):
     def numpy(self, x: np.ndarray) -> np.ndarray:
         if not self.descending:
             return np.argsort(x, axis=self.axis, kind="stable").astype(np.int32)
-        # Equal elements must not change places when the order is turned round.
         backwards = np.argsort(np.flip(x, self.axis), axis=self.axis, kind="stable")
         return np.flip(x.shape[self.axis] - 1 - backwards, self.axis).astype(np.int32)
 

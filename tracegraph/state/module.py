@@ -181,7 +181,7 @@ class Module:
             try:
                 with self.name_scope:
                     return method(self, *args, **kwargs)  # type: ignore[arg-type]
-            except Exception as error:
+            except BaseException as error:
                 leave_out_our_frames(error)
                 raise
 
@@ -304,7 +304,7 @@ def in_scope(method: Method) -> Method:
                 return method(self, *args, **kwargs)
             with module_scope(self):
                 return method(self, *args, **kwargs)
-        except Exception as error:
+        except BaseException as error:
             leave_out_our_frames(error)
             raise
 
