@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import dis
-import itertools
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,8 +53,8 @@ from tracegraph.core.source import HOOKS, here
 from tracegraph.core.tensorshape import TensorShape, shape_of
 from tracegraph.core.types import DType, TensorType, float32, float64
 from tracegraph.effects.host_calls import declare_result
-from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail, kind_of
-from tracegraph.ir.builder import current, operand_text
+from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail
+from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.elementwise import LogicalNot, NotEqual
@@ -225,9 +224,9 @@ def chosen(
     reads_values = any(region.reads_values for region in regions)
     exits = exits.after(names, given[-2], given[-1])
     joined = [
-        # An array that neither branch writes to is unchanged.
+        # What neither branch replaces is the same object, which may have other names.
         _Joined(None, (), x)
-        if x is y and isinstance(without_flags(x), TensorArray)
+        if x is y
         else _with_flags(x, y, _join(one, other, name, reads_values, exits))
         for x, y, one, other, name in columns
     ]
@@ -288,7 +287,7 @@ def _join(one: Any, other: Any, name: str, reads_values: bool, exits: _Exits) ->
     except (DTypeError, ShapeError, SignatureError):
         if name not in exits.unread:
             raise
-    fact = f"{name!r} has values of two types after the `if` at {here()}"
+    fact = f"the values of {StatePlace(name, '', '').label} after the `if` at {here()} differ in type"
     return _Joined(None, (), Undefined(name, fact, "make both branches give one type"))
 
 
@@ -364,15 +363,17 @@ def run_choice(
     # The first statement that is traced opens it.
     containers = opened("tracegraph.autograph.changes.containers")
     held, keys = containers.held_by((body, orelse), names, carried), containers.BranchesKeys()
+    named = containers.held_by_names(names, before, (*held, *carried))
 
     def branch(run: Callable[[], None], is_first: bool) -> Callable[[], Values]:
         def traced() -> Values:
             set_state(before)
             with changes_kept(run, flags), _objects_kept(run, names, is_loop=False):
                 run()
-            if changed := containers.changed(held, names):
+            if changed := containers.changed((*held, *named), names):
                 raise containers.ContainersChanged(changed)
             after = get_state()
+            keys.remember(is_first, named)
             set_state(before)  # without the keys that are its names
             keys.remember(is_first, held)
             return after
@@ -390,6 +391,7 @@ def run_choice(
         if advanced != thread.advanced:  # what is traced again would take further items
             opened("tracegraph.autograph.changes.lists").refuse_advance("a branch")
         get_state, set_state, more = containers.with_items(change.held, get_state, set_state)
+        unread = (*unread, *(x for x, own in zip(more, change.held) if own.is_named))
         names, carried = (*names, *more), (*carried, *change.held)
         run_choice(pred, body, orelse, get_state, set_state, names, flags, shared, carried, unread)
         return
@@ -533,6 +535,7 @@ class _StagedLoop:
         # The first loop that is traced opens it.
         self._containers = opened("tracegraph.autograph.changes.containers")
         self._added_keys = self._containers.AddedKeys()
+        self._left = self._containers.LeftContainers()
         #: Whether it carries Python floats as float64, and those that it did not carry so before.
         self._has_widened = False
         self._narrowed: list[tuple[_LoopLeaf, TensorType]] = []
@@ -567,6 +570,7 @@ class _StagedLoop:
         except BaseException:
             self._set_state(self._before)
             self._added_keys.remove()
+            self._left.put_back()
             raise
         self._set_state(self._after(results))
 
@@ -660,12 +664,15 @@ class _StagedLoop:
         self._set_state(values)
         user_body, names = self._options.body or body, self._names
         held = self._containers.held_by((user_body,), names, self._carried_items)
+        named = self._containers.held_by_names(names, values, self._carried_items)
         try:
             with changes_kept(user_body), _objects_kept(user_body, names, is_loop=True):
                 body()
             self._added_keys.check(held, names)
             if changed := self._containers.changed(held, names):
                 self._carry_items(changed)
+            if self._left.have_more(named, dict(zip(names, self._before))):
+                raise _Again
             if self._added_keys.are_new(held, self._get_state, self._set_state, values):
                 raise _Again
         except ListGrows as growth:
@@ -1035,7 +1042,7 @@ def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None
         yield
         opened("tracegraph.autograph.changes.lists").check_lengths(lengths, kind or "a branch")
         for table, count in counts:
-            _check_keys(table, count, kind or "a branch")
+            opened("tracegraph.autograph.changes.containers").check_keys(table, count, kind)
     finally:
         thread.entered.pop()
 
@@ -1067,21 +1074,3 @@ def _held_by(body: Any) -> Iterator[Any]:
             is_ours = type(value).__module__.startswith("tracegraph.")
             named = vars(value).items()
             yield from (item for name, item in named if not (is_ours and name.startswith("_")))
-
-
-def _check_keys(table: dict[Any, Any] | set[Any], count: int, where: str) -> None:
-    """Raises SignatureError if what is being traced has put its own tensors as keys into a table
-    that had `count` entries before."""
-    if len(table) <= count:
-        return
-    # A dict has what is new at its end.
-    keys = itertools.islice(reversed(table), len(table) - count) if type(table) is dict else table
-    for key in (x for whole in keys for x in nest.flatten(whole)):
-        if isinstance(key, Tensor) and key.node is not None and key.node.builder is current():
-            fail(
-                SignatureError,
-                f"a tensor becomes a key of {kind_of(table)} in {where} that a tensor decides "
-                "about; it is traced once, so one entry is made, whatever the tensor is",
-                operands=[operand_text(key)],
-                fix="write to a tg.TensorArray at that index, or use numbers of Python's: range(n)",
-            )

@@ -56,6 +56,19 @@ class Undefined:
         )
 
 
+def _refusing(self: Undefined, *operands: Any) -> NoReturn:
+    self.refuse()
+
+
+# Where a name is read, `read` refuses. One of a container's items may be without a value, too.
+_OPERATORS = "add sub mul matmul truediv floordiv mod pow and or xor".split()
+_USES = "array bool call contains eq float getitem ge gt index int iter le len lt ne neg".split()
+for _use in (*_USES, *_OPERATORS, *(f"r{x}" for x in _OPERATORS)):
+    setattr(Undefined, f"__{_use}__", _refusing)
+Undefined.__tracegraph_tensor__ = _refusing  # type: ignore[attr-defined]
+Undefined.__hash__ = object.__hash__  # type: ignore[method-assign]
+
+
 class UnfitState(ShapeError):
     """A ShapeError because two values of a statement's state have different shapes."""
 
@@ -144,12 +157,12 @@ def in_graph(value: Any) -> bool:
 
 #: Python's number types, in promotion order.
 _NUMBERS = (bool, int, float, complex)
-_CARRIED = (Tensor, Variable, np.ndarray, np.generic, *_NUMBERS)
+CARRIED = (Tensor, Variable, np.ndarray, np.generic, *_NUMBERS)
 
 
 def is_carried(leaf: Any) -> bool:
     """Whether a graph can carry a leaf."""
-    return isinstance(leaf, _CARRIED)
+    return isinstance(leaf, CARRIED)
 
 
 def is_number(leaf: Any) -> bool:
