@@ -24,7 +24,7 @@ def by_a_method(n):
     held = [xs]
     if n > 1.0:
         xs.reverse()
-        xs = xs + []
+        xs = [*xs]
     return held[0]
 
 

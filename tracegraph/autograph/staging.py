@@ -25,7 +25,6 @@ from tracegraph.autograph.state_values import (
     as_type,
     before_statement,
     common_type,
-    content,
     flags_of,
     flattened,
     is_carried,
@@ -287,7 +286,8 @@ def _join(one: Any, other: Any, name: str, reads_values: bool, exits: _Exits) ->
     except (DTypeError, ShapeError, SignatureError):
         if name not in exits.unread:
             raise
-    fact = f"the values of {StatePlace(name, '', '').label} after the `if` at {here()} differ in type"
+    label = StatePlace(name, "", "").label
+    fact = f"the values of {label} after the `if` at {here()} differ in type"
     return _Joined(None, (), Undefined(name, fact, "make both branches give one type"))
 
 
@@ -431,8 +431,8 @@ class _Again(StatesChanged):
 class ListGrows(Exception):
     """Code appends to a list that a loop carries."""
 
-    def __init__(self, items: list[Any], value: Any) -> None:
-        self.items, self.type, self._source = items, as_tensor(value).type, here()
+    def __init__(self, items: list[Any], type: TensorType) -> None:
+        self.items, self.type, self._source = items, type, here()
 
     def refuse(self) -> None:
         """Raises SignatureError."""
@@ -659,8 +659,7 @@ class _StagedLoop:
 
     def _run(self, body: Callable[[], None], values: Values) -> None:
         """Runs an iteration that starts with these values. Raises _Again if one of them is a list
-        that
-        grows, to carry it as an array."""
+        that grows, to carry it as an array."""
         self._set_state(values)
         user_body, names = self._options.body or body, self._names
         held = self._containers.held_by((user_body,), names, self._carried_items)
@@ -1032,17 +1031,18 @@ def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None
     sets get its tensors as keys, nor iterators be advanced. A branch has `flags`."""
     is_guard = any(not name.startswith(f"{HOOKS}continue_") for name in flags or ())
     kind = "a loop" if flags is None else "" if is_guard else "a branch"
-    held = [*_held_by(body)]
+    containers = opened("tracegraph.autograph.changes.containers")
+    held = [*containers.reached_directly(body)]
     counts = [(x, len(x)) for x in held if isinstance(x, (dict, set))]
     kept = {id(x): x for x in held if type(x) in (list, TensorList)}
-    kept |= {id(x): x for x in opened("tracegraph.autograph.changes.containers").inside(body)}
+    kept |= {id(x): x for x in containers.inside(body)}
     lengths = [(x, len(x)) for x in kept.values() if type(x) is list]
     thread.entered.append(_Entered(kept, kind))
     try:
         yield
         opened("tracegraph.autograph.changes.lists").check_lengths(lengths, kind or "a branch")
         for table, count in counts:
-            opened("tracegraph.autograph.changes.containers").check_keys(table, count, kind)
+            containers.check_keys(table, count, kind)
     finally:
         thread.entered.pop()
 
@@ -1062,15 +1062,3 @@ def names_and_attributes() -> Any:
 def is_in_loop(items: Any) -> bool:
     """Whether a loop of the graph, whose body is being traced, has a list from outside."""
     return any(x.kind == "a loop" and id(items) in x.held for x in thread.entered)
-
-
-def _held_by(body: Any) -> Iterator[Any]:
-    """What the names of a body from outside stand for, and what is in the attributes of that."""
-    for cell in getattr(body, "__closure__", None) or ():
-        value = content(cell)
-        yield value
-        if hasattr(value, "__dict__"):
-            # The tables of a tape, or another object of ours, have what is traced.
-            is_ours = type(value).__module__.startswith("tracegraph.")
-            named = vars(value).items()
-            yield from (item for name, item in named if not (is_ours and name.startswith("_")))

@@ -56,19 +56,6 @@ class Undefined:
         )
 
 
-def _refusing(self: Undefined, *operands: Any) -> NoReturn:
-    self.refuse()
-
-
-# Where a name is read, `read` refuses. One of a container's items may be without a value, too.
-_OPERATORS = "add sub mul matmul truediv floordiv mod pow and or xor".split()
-_USES = "array bool call contains eq float getitem ge gt index int iter le len lt ne neg".split()
-for _use in (*_USES, *_OPERATORS, *(f"r{x}" for x in _OPERATORS)):
-    setattr(Undefined, f"__{_use}__", _refusing)
-Undefined.__tracegraph_tensor__ = _refusing  # type: ignore[attr-defined]
-Undefined.__hash__ = object.__hash__  # type: ignore[method-assign]
-
-
 class UnfitState(ShapeError):
     """A ShapeError because two values of a statement's state have different shapes."""
 

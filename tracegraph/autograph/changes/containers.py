@@ -14,7 +14,7 @@ import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from tracegraph import nest
 from tracegraph.autograph.state_values import (
@@ -37,6 +37,33 @@ from tracegraph.tensor_arrays.tensor_array import TensorList
 #: A graph does not carry the items of larger tables.
 _MOST_ITEMS = 1000
 _DEEPEST = 4
+
+
+def _refusing(self: Undefined, *operands: Any) -> NoReturn:
+    self.refuse()
+
+
+# Where a name is read, `staging.read` refuses; here it is an item of a container.
+_OPERATORS = ["add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or"]
+_USES = [
+    "array",
+    "bool",
+    "call",
+    "eq",
+    "float",
+    "getitem",
+    "ge",
+    "gt",
+    "int",
+    "iter",
+    "le",
+    "lt",
+    "len",
+]
+for _use in (*_USES, *_OPERATORS, *(f"r{x}" for x in _OPERATORS)):
+    setattr(Undefined, f"__{_use}__", _refusing)
+Undefined.__tracegraph_tensor__ = _refusing  # type: ignore[attr-defined]
+Undefined.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 class Held(NamedTuple):
@@ -103,9 +130,7 @@ def held_by(bodies: Sequence[Any], names: Sequence[str], state: Sequence[Held]) 
     return [Held(path, x, _items_of(x)) for path, x in found.values()]
 
 
-def held_by_names(
-    names: Sequence[str], values: Sequence[Any], state: Sequence[Held]
-) -> list[Held]:
+def held_by_names(names: Sequence[str], values: Sequence[Any], state: Sequence[Held]) -> list[Held]:
     """The containers that the names of a statement's state stand for before it, apart from those
     that are in its `state` already: there may be other names for them."""
     known = {id(x.container) for x in state}
@@ -363,6 +388,18 @@ def _added_in(path: str, old: Any, new: Any) -> Iterator[Added]:
     for key, x, y in pairs:
         if isinstance(x, (list, dict)):
             yield from _added_in(f"{path}[{key!r}]", x, y)
+
+
+def reached_directly(body: Any) -> Iterator[Any]:
+    """What the names of a body from outside stand for, and what is in the attributes of that."""
+    for cell in getattr(body, "__closure__", None) or ():
+        value = content(cell)
+        yield value
+        if hasattr(value, "__dict__"):
+            # The tables of a tape, or another object of ours, have what is traced.
+            is_ours = type(value).__module__.startswith("tracegraph.")
+            named = vars(value).items()
+            yield from (item for name, item in named if not (is_ours and name.startswith("_")))
 
 
 def check_keys(table: dict[Any, Any] | set[Any], count: int, kind: str) -> None:
