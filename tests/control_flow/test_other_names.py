@@ -1,5 +1,6 @@
-"""Lists, dicts and objects that a branch or a loop changes in place before it gives their names
-other values: what other names for them hold is what plain Python puts there, or is refused."""
+"""Containers and objects that a branch or a loop changes in place before their names get other
+values, or before they are returned: what other names for them hold, and what is returned, is that
+of plain Python, or is refused."""
 
 from collections import deque
 from dataclasses import dataclass, replace
@@ -125,6 +126,44 @@ def of_an_attribute(n):
     return rows[0], state.held[0]
 
 
+def returned_behind_a_return(n):
+    table = {"a": n, "b": n + 1.0}
+    if n > 1.0:
+        return n, table
+    table["a"] = table["a"] * 3.0
+    return n, table
+
+
+def returned_behind_a_loop(n):
+    state = State(n, [n, n])
+    if n > 1.0:
+        return n, state.held
+    for k in range(3):
+        if n > 0.1 * k:
+            state.held[k % 2] += n
+    return n, state.held
+
+
+def kept_in_a_tuple(n):
+    xs, best = [n, n + 1.0], (n, [n, n])
+    for k in range(3):
+        xs[0] = xs[0] * 1.5
+        if n > 0.2 + k:
+            xs.reverse()
+            best = (xs[0], xs)
+            xs = [n, n]
+    return best[0], best[1]
+
+
+def reversed_in_the_other_branch(n):
+    xs = ys = [n, n + 1.0]
+    if n > 1.0:
+        xs = [n * 2.0, n * 3.0]
+    else:
+        xs.reverse()
+    return ys[0], xs[0]
+
+
 def in_a_loop_with_resets(n):
     state, k = {"t": 0.0, "x": n}, n * 0.0
     while k < 5.0:
@@ -149,6 +188,10 @@ PROGRAMS = [
     in_an_inner_branch,
     of_a_dataclass,
     of_an_attribute,
+    returned_behind_a_return,
+    returned_behind_a_loop,
+    kept_in_a_tuple,
+    reversed_in_the_other_branch,
     in_a_loop_with_resets,
 ]
 

@@ -190,21 +190,26 @@ class _Exits:
 @notes_what_leaves("a branch of the `if`")
 def chosen(
     pred: Tensor,
-    first: Callable[[], Values],
-    second: Callable[[], Values],
+    first: Callable[[], tuple[Values, Values]],
+    second: Callable[[], tuple[Values, Values]],
     names: Sequence[str],
     exits: _Exits = _Exits(),
 ) -> Values:
-    """The result of the first function if `pred` holds, else of the second."""
+    """The result of the first function if `pred` holds, else of the second. Each gives its values,
+    and these as they were then."""
     found: list[Values] = []
     given: list[Values] = []
 
     def traced(
-        name: str, function: Callable[[], Values], holds: bool, lacking: Sequence[Need] = ()
+        name: str,
+        function: Callable[[], tuple[Values, Values]],
+        holds: bool,
+        lacking: Sequence[Need] = (),
     ) -> TracedRegion:
         def run() -> list[Tensor]:
-            given.append(tuple(_known(value, pred, holds) for value in function()))
-            values = chosen_alike(tuple(map(without_flags, given[-1])))
+            objects, values = (tuple(_known(x, pred, holds) for x in own) for own in function())
+            given.append(objects)
+            values = chosen_alike(tuple(map(without_flags, values)))
             values = supplied(values, lacking) if lacking else values
             found.append(values)
             return [as_tensor(x) for value in values for x in _arrays(value)]
@@ -365,18 +370,19 @@ def run_choice(
     held, keys = containers.held_by((body, orelse), names, carried), containers.BranchesKeys()
     named = containers.held_by_names(names, before, (*held, *carried))
 
-    def branch(run: Callable[[], None], is_first: bool) -> Callable[[], Values]:
-        def traced() -> Values:
+    def branch(run: Callable[[], None], is_first: bool) -> Callable[[], tuple[Values, Values]]:
+        def traced() -> tuple[Values, Values]:
             set_state(before)
             with changes_kept(run, flags), _objects_kept(run, names, is_loop=False):
                 run()
             if changed := containers.changed((*held, *named), names):
                 raise containers.ContainersChanged(changed)
             after = get_state()
+            values = tuple(map(_as_it_is, after))
             keys.remember(is_first, named)
             set_state(before)  # without the keys that are its names
             keys.remember(is_first, held)
-            return after
+            return after, values
 
         return traced
 
@@ -401,6 +407,17 @@ def run_choice(
         raise
     keys.put_back()
     set_state(after)
+
+
+def _as_it_is(value: Any) -> Any:
+    """A value of the state, in containers of its own: those that it has change when the state is
+    set again."""
+    plain = without_flags(value)
+    if plain is None or nest.opener_of(plain) is None or isinstance(plain, TensorArray):
+        return value
+    leaves, structure = _with_whole_arrays(plain)
+    copied = structure.pack(leaves)
+    return copied if plain is value else dataclasses.replace(value, value=copied)
 
 
 def _note_raise(error: BaseException) -> None:
