@@ -164,6 +164,28 @@ def reversed_in_the_other_branch(n):
     return ys[0], xs[0]
 
 
+def two_names_of_another(n):
+    xs = ys = [n, n]
+    table = {"xs": xs}
+    if n > 1.0:
+        xs = ys = [n * 2.0, n]
+        table = {"xs": xs}
+    xs[0] = n * 9.0
+    return ys[0], table["xs"][0]
+
+
+def changed_behind_a_return(n):
+    table = {"a": n}
+    try:
+        if n > 1.0:
+            table["a"] = n * 2.0
+            return table
+        table["a"] = n * 7.0
+    finally:
+        table["a"] = table["a"] + 1.0
+    return table
+
+
 def in_a_loop_with_resets(n):
     state, k = {"t": 0.0, "x": n}, n * 0.0
     while k < 5.0:
@@ -192,6 +214,8 @@ PROGRAMS = [
     returned_behind_a_loop,
     kept_in_a_tuple,
     reversed_in_the_other_branch,
+    two_names_of_another,
+    changed_behind_a_return,
     in_a_loop_with_resets,
 ]
 

@@ -194,9 +194,10 @@ def chosen(
     second: Callable[[], tuple[Values, Values]],
     names: Sequence[str],
     exits: _Exits = _Exits(),
+    kept: Iterable[Any] = (),
 ) -> Values:
     """The result of the first function if `pred` holds, else of the second. Each gives its values,
-    and these as they were then."""
+    and these as they were then; the containers `kept` were there before."""
     found: list[Values] = []
     given: list[Values] = []
 
@@ -247,7 +248,9 @@ def chosen(
         lambda graphs: Cond(graphs[0], graphs[1]), pred, regions, [*map(completion, found)]
     )
     rest = iter(tensors)
-    return measured(tuple(own.value(rest) for own in joined))
+    after = measured(tuple(own.value(rest) for own in joined))
+    objects = opened("tracegraph.autograph.changes.containers").OneObjectEach(kept)
+    return tuple(map(objects.given, given[-2], given[-1], after))
 
 
 def _with_flags(x: Any, y: Any, joined: _Joined) -> _Joined:
@@ -389,7 +392,8 @@ def run_choice(
     try:
         read_no_more = frozenset(unread).difference(shared)
         exits = _Exits(second=flags, shared=shared, unread=read_no_more)
-        after = chosen(pred, branch(body, True), branch(orelse, False), names, exits)
+        kept = [x.container for x in (*held, *named, *carried)]
+        after = chosen(pred, branch(body, True), branch(orelse, False), names, exits, kept)
     except containers.ContainersChanged as change:
         for x in change.held:
             x.put_back()

@@ -12,7 +12,8 @@ from __future__ import annotations
 import itertools
 import operator
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, NoReturn
 
@@ -20,6 +21,7 @@ from tracegraph import nest
 from tracegraph.autograph.state_values import (
     CARRIED,
     ITEMS_OF,
+    SetUnlessLeft,
     Undefined,
     content,
     in_graph,
@@ -223,6 +225,41 @@ def changed(held: Sequence[Held], names: Sequence[str]) -> list[Held]:
                 "tg.TensorArray",
             )
     return found
+
+
+class OneObjectEach:
+    """What the names of a state stand for after a choice, with one container where both branches
+    end with one, whatever names and items it has."""
+
+    def __init__(self, kept: Iterable[Any]) -> None:
+        """The containers that are `kept` were there before."""
+        self._made: dict[tuple[int, int], Any] = {(id(x), id(x)): x for x in kept}
+
+    def given(self, one: Any, other: Any, joined: Any) -> Any:
+        """The joined value of what the branches end with."""
+        if isinstance(joined, SetUnlessLeft):
+            return replace(joined, value=self.given(one, other, joined.value))
+        one, other = without_flags(one), without_flags(other)
+        # Where a branch sets nothing, nothing is read.
+        one, other = (other if _lacks(one) else one), (one if _lacks(other) else other)
+        if type(joined) is tuple:
+            if type(one) is type(other) is tuple and len(one) == len(other) == len(joined):
+                return tuple(map(self.given, one, other, joined))
+            return joined
+        if not _is_container(joined) or not _is_container(one) or not _is_container(other):
+            return joined
+        if (id(one), id(other)) in self._made:
+            return self._made[id(one), id(other)]
+        self._made[id(one), id(other)] = joined
+        if joined is not one and type(joined) is type(one) is type(other):
+            keys = joined.keys() if isinstance(joined, dict) else range(len(joined))
+            for key in keys if len(one) == len(other) == len(joined) else ():
+                joined[key] = self.given(one[key], other[key], joined[key])
+        return joined
+
+
+def _lacks(value: Any) -> bool:
+    return isinstance(value, Undefined)
 
 
 class AddedKeys:
