@@ -75,6 +75,8 @@ if TYPE_CHECKING:
 Values = tuple[Any, ...]
 GetState = Callable[[], Values]
 SetState = Callable[[Values], None]
+#: A branch of an `if`: it gives the values that it ends with, and these as they are then.
+Traceable = Callable[[], tuple[Values, Values]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,28 +192,25 @@ class _Exits:
 @notes_what_leaves("a branch of the `if`")
 def chosen(
     pred: Tensor,
-    first: Callable[[], tuple[Values, Values]],
-    second: Callable[[], tuple[Values, Values]],
+    first: Traceable,
+    second: Traceable,
     names: Sequence[str],
     exits: _Exits = _Exits(),
     kept: Iterable[Any] = (),
 ) -> Values:
-    """The result of the first function if `pred` holds, else of the second. Each gives its values,
-    and these as they were then; the containers `kept` were there before."""
+    """The result of the first function if `pred` holds, else of the second. The containers `kept`
+    were there before."""
     found: list[Values] = []
     given: list[Values] = []
 
     def traced(
-        name: str,
-        function: Callable[[], tuple[Values, Values]],
-        holds: bool,
-        lacking: Sequence[Need] = (),
+        name: str, branch: Traceable, holds: bool, needs: Sequence[Need] = ()
     ) -> TracedRegion:
         def run() -> list[Tensor]:
-            objects, values = (tuple(_known(x, pred, holds) for x in own) for own in function())
+            objects, values = (tuple(_known(x, pred, holds) for x in own) for own in branch())
             given.append(objects)
             values = chosen_alike(tuple(map(without_flags, values)))
-            values = supplied(values, lacking) if lacking else values
+            values = supplied(values, needs) if needs else values
             found.append(values)
             return [as_tensor(x) for value in values for x in _arrays(value)]
 
@@ -225,15 +224,15 @@ def chosen(
             traced("true_fn", first, True, lacking[0]),
             traced("false_fn", second, False, lacking[1]),
         ]
-    columns = zip(given[-2], given[-1], found[0], found[1], names, strict=True)
+    columns = zip(*given[-2:], *found[:2], names, strict=True)
     reads_values = any(region.reads_values for region in regions)
-    exits = exits.after(names, given[-2], given[-1])
+    exits = exits.after(names, *given[-2:])
     joined = [
         # What neither branch replaces is the same object, which may have other names.
         _Joined(None, (), x)
         if x is y
-        else _with_flags(x, y, _join(one, other, name, reads_values, exits))
-        for x, y, one, other, name in columns
+        else _with_flags(x, y, _join(a, b, name, reads_values, exits))
+        for x, y, a, b, name in columns
     ]
 
     def completion(values: Values) -> Callable[[list[Tensor]], list[Tensor]]:
@@ -248,9 +247,9 @@ def chosen(
         lambda graphs: Cond(graphs[0], graphs[1]), pred, regions, [*map(completion, found)]
     )
     rest = iter(tensors)
-    after = measured(tuple(own.value(rest) for own in joined))
     objects = opened("tracegraph.autograph.changes.containers").OneObjectEach(kept)
-    return tuple(map(objects.given, given[-2], given[-1], after))
+    after = measured(tuple(own.value(rest) for own in joined))
+    return tuple(map(objects.given, *given[-2:], after))
 
 
 def _with_flags(x: Any, y: Any, joined: _Joined) -> _Joined:
@@ -373,7 +372,7 @@ def run_choice(
     held, keys = containers.held_by((body, orelse), names, carried), containers.BranchesKeys()
     named = containers.held_by_names(names, before, (*held, *carried))
 
-    def branch(run: Callable[[], None], is_first: bool) -> Callable[[], tuple[Values, Values]]:
+    def branch(run: Callable[[], None], is_first: bool) -> Traceable:
         def traced() -> tuple[Values, Values]:
             set_state(before)
             with changes_kept(run, flags), _objects_kept(run, names, is_loop=False):
@@ -390,10 +389,9 @@ def run_choice(
         return traced
 
     try:
-        read_no_more = frozenset(unread).difference(shared)
-        exits = _Exits(second=flags, shared=shared, unread=read_no_more)
-        kept = [x.container for x in (*held, *named, *carried)]
-        after = chosen(pred, branch(body, True), branch(orelse, False), names, exits, kept)
+        exits = _Exits(frozenset(), flags, shared, frozenset(unread).difference(shared))
+        known = (x.container for x in (*held, *named, *carried))
+        after = chosen(pred, branch(body, True), branch(orelse, False), names, exits, known)
     except containers.ContainersChanged as change:
         for x in change.held:
             x.put_back()
