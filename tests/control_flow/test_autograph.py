@@ -1420,6 +1420,31 @@ def caught_around_a_call(x):
         return -x
 
 
+def raise_large(*_):
+    raise ValueError("large")
+
+
+def caught_around_cond(x):
+    try:
+        return tg.cond(x > 1.0, raise_large, lambda: x)  # here
+    except ValueError:
+        return -x
+
+
+def caught_around_switch_case(x):
+    try:
+        return tg.switch_case(tg.cast(x, tg.int32), {0: lambda: x, 2: raise_large})  # here
+    except ValueError:
+        return -x
+
+
+def caught_around_while_loop(x):
+    try:
+        return tg.while_loop(lambda y: y > 1.0, raise_large, [x])[0]  # here
+    except ValueError:
+        return -x
+
+
 def caught_inside(x):
     if x > 1.0:
         try:
@@ -1435,6 +1460,9 @@ def test_an_exception_of_a_traced_branch_must_not_be_caught_behind_it():
         (caught_in_place, r"a ValueError that leaves a branch of the `if`"),
         (caught_around_a_loop, r"a KeyError that leaves the loop"),
         (caught_around_a_call, r"a ValueError that leaves a branch of the `if`"),
+        (caught_around_cond, r"a ValueError that leaves a branch of tg\.cond"),
+        (caught_around_switch_case, r"a ValueError that leaves a branch of tg\.switch_case"),
+        (caught_around_while_loop, r"a ValueError that leaves a tg\.while_loop"),
     ):
         f = tg.function(function)
         for x in (0.5, 2.0):
@@ -1445,6 +1473,11 @@ def test_an_exception_of_a_traced_branch_must_not_be_caught_behind_it():
             assert here(place, "# here") in str(error.value)
     f = tg.function(caught_inside)
     assert [float(f(tg.constant(x))) for x in (0.5, 2.0)] == [0.5, -2.0]
+
+
+@pytest.mark.parametrize("function", [caught_around_cond, caught_around_switch_case])
+def test_at_top_level_an_exception_is_that_of_the_branch_that_is_taken(function):
+    assert [float(function(tg.constant(x))) for x in (0.5, 2.0)] == [0.5, -2.0]
 
 
 def refused_and_caught(x):

@@ -9,7 +9,13 @@ import pytest
 
 import tracegraph as tg
 from tests.derivatives import gradient
-from tracegraph.errors import InvalidArgumentError, ShapeError, SignatureError, TraceError
+from tracegraph.errors import (
+    DTypeError,
+    InvalidArgumentError,
+    ShapeError,
+    SignatureError,
+    TraceError,
+)
 
 
 def in_python(function):
@@ -38,6 +44,15 @@ def sums(n):
     ys += [total]
     xs += xs
     return tg.stack(ys + xs + ys)
+
+
+def extending_python(n):
+    xs, ys = [], [7]
+    for i in tg.range(n):
+        xs.append(i)
+    ys += xs
+    ys.extend(xs)
+    return tg.stack(ys)
 
 
 def repeated(n):
@@ -141,6 +156,7 @@ def asking(n):
     [
         (adding, (4, 0)),
         (sums, (4, 1)),
+        (extending_python, (3, 0)),
         (repeated, (3, 0)),
         (renamed, (3, 0)),
         (popping_behind, (4, 2)),
@@ -355,6 +371,23 @@ def repeated_as_another_list(n):
     return n
 
 
+def extended_by_each(n):
+    xs, ys = [], []
+    for i in tg.range(n):
+        xs.append(i)
+        ys += xs
+    return tg.stack(ys)
+
+
+def of_two_names_extended(n):
+    xs = ys = [n]
+    more = []
+    for i in tg.range(n):
+        more.append(i)
+    xs += more
+    return tg.stack(ys)
+
+
 def behind_a_loop(use):
     def function(n):
         xs = []
@@ -372,6 +405,9 @@ def behind_a_loop(use):
         (repeated_in_a_branch, SignatureError, r"\.__imul__\(\) changes a list in a branch"),
         (repeated_as_another_list, SignatureError, "is added to itself, or repeated, in that loop"),
         (added_to_itself, SignatureError, "is added to itself, or repeated, in that loop"),
+        (extended_by_each, SignatureError, "gets all of another one in that loop"),
+        (of_two_names_extended, SignatureError, "a list that has several names gets the items"),
+        (behind_a_loop(lambda xs: xs * 2.0), DTypeError, r"a list is repeated 2\.0 times"),
         (behind_a_loop(lambda xs: xs.index(1)), TraceError, r"\.index\(\) compares the items"),
         (behind_a_loop(lambda xs: xs.count(1)), TraceError, r"\.count\(\) compares the items"),
         (behind_a_loop(lambda xs: [2 * x for x in xs]), TraceError, r"in a `for` statement"),

@@ -424,9 +424,10 @@ def if_exp(
 
 
 def _chosen(cond: Any, first: Callable[[], Any], second: Callable[[], Any], name: str) -> Any:
-    def traced(part: Callable[[], Any]) -> tuple[Any]:
+    def traced(part: Callable[[], Any]) -> tuple[tuple[Any], tuple[Any]]:
         with names_and_attributes().names_kept(part, name), changes_kept(part, ()):
-            return (part(),)
+            value = (part(),)
+        return value, value
 
     (value,) = chosen(predicate(cond), lambda: traced(first), lambda: traced(second), (name,))
     return value

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import dis
-import itertools
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +25,6 @@ from tracegraph.autograph.state_values import (
     as_type,
     before_statement,
     common_type,
-    content,
     flags_of,
     flattened,
     is_carried,
@@ -54,8 +52,8 @@ from tracegraph.core.source import HOOKS, here
 from tracegraph.core.tensorshape import TensorShape, shape_of
 from tracegraph.core.types import DType, TensorType, float32, float64
 from tracegraph.effects.host_calls import declare_result
-from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail, kind_of
-from tracegraph.ir.builder import current, operand_text
+from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail
+from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.elementwise import LogicalNot, NotEqual
@@ -78,6 +76,8 @@ if TYPE_CHECKING:
 Values = tuple[Any, ...]
 GetState = Callable[[], Values]
 SetState = Callable[[Values], None]
+#: A branch of an `if`: it gives the values that it ends with, and these as they are then.
+Traceable = Callable[[], tuple[Values, Values]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,22 +193,25 @@ class _Exits:
 @notes_what_leaves("a branch of the `if`")
 def chosen(
     pred: Tensor,
-    first: Callable[[], Values],
-    second: Callable[[], Values],
+    first: Traceable,
+    second: Traceable,
     names: Sequence[str],
     exits: _Exits = _Exits(),
+    kept: Iterable[Any] = (),
 ) -> Values:
-    """The result of the first function if `pred` holds, else of the second."""
+    """The result of the first function if `pred` holds, else of the second. The containers `kept`
+    were there before."""
     found: list[Values] = []
     given: list[Values] = []
 
     def traced(
-        name: str, function: Callable[[], Values], holds: bool, lacking: Sequence[Need] = ()
+        name: str, branch: Traceable, holds: bool, needs: Sequence[Need] = ()
     ) -> TracedRegion:
         def run() -> list[Tensor]:
-            given.append(tuple(_known(value, pred, holds) for value in function()))
-            values = chosen_alike(tuple(map(without_flags, given[-1])))
-            values = supplied(values, lacking) if lacking else values
+            objects, values = (tuple(_known(x, pred, holds) for x in own) for own in branch())
+            given.append(objects)
+            values = chosen_alike(tuple(map(without_flags, values)))
+            values = supplied(values, needs) if needs else values
             found.append(values)
             return [as_tensor(x) for value in values for x in _arrays(value)]
 
@@ -222,15 +225,15 @@ def chosen(
             traced("true_fn", first, True, lacking[0]),
             traced("false_fn", second, False, lacking[1]),
         ]
-    columns = zip(given[-2], given[-1], found[0], found[1], names, strict=True)
+    columns = zip(*given[-2:], *found[:2], names, strict=True)
     reads_values = any(region.reads_values for region in regions)
-    exits = exits.after(names, given[-2], given[-1])
+    exits = exits.after(names, *given[-2:])
     joined = [
-        # An array that neither branch writes to is unchanged.
+        # What neither branch replaces is the same object, which may have other names.
         _Joined(None, (), x)
-        if x is y and isinstance(without_flags(x), TensorArray)
-        else _with_flags(x, y, _join(one, other, name, reads_values, exits))
-        for x, y, one, other, name in columns
+        if x is y
+        else _with_flags(x, y, _join(a, b, name, reads_values, exits))
+        for x, y, a, b, name in columns
     ]
 
     def completion(values: Values) -> Callable[[list[Tensor]], list[Tensor]]:
@@ -245,7 +248,9 @@ def chosen(
         lambda graphs: Cond(graphs[0], graphs[1]), pred, regions, [*map(completion, found)]
     )
     rest = iter(tensors)
-    return measured(tuple(own.value(rest) for own in joined))
+    objects = opened("tracegraph.autograph.changes.containers").OneObjectEach(kept)
+    after = measured(tuple(own.value(rest) for own in joined))
+    return tuple(map(objects.given, *given[-2:], after))
 
 
 def _with_flags(x: Any, y: Any, joined: _Joined) -> _Joined:
@@ -289,7 +294,8 @@ def _join(one: Any, other: Any, name: str, reads_values: bool, exits: _Exits) ->
     except (DTypeError, ShapeError, SignatureError):
         if name not in exits.unread:
             raise
-    fact = f"{name!r} has values of two types after the `if` at {here()}"
+    label = StatePlace(name, "", "").label
+    fact = f"the values of {label} after the `if` at {here()} differ in type"
     return _Joined(None, (), Undefined(name, fact, "make both branches give one type"))
 
 
@@ -365,25 +371,28 @@ def run_choice(
     # The first statement that is traced opens it.
     containers = opened("tracegraph.autograph.changes.containers")
     held, keys = containers.held_by((body, orelse), names, carried), containers.BranchesKeys()
+    named = containers.held_by_names(names, before, (*held, *carried))
 
-    def branch(run: Callable[[], None], is_first: bool) -> Callable[[], Values]:
-        def traced() -> Values:
+    def branch(run: Callable[[], None], is_first: bool) -> Traceable:
+        def traced() -> tuple[Values, Values]:
             set_state(before)
             with changes_kept(run, flags), _objects_kept(run, names, is_loop=False):
                 run()
-            if changed := containers.changed(held, names):
+            if changed := containers.changed((*held, *named), names):
                 raise containers.ContainersChanged(changed)
             after = get_state()
+            values = tuple(map(_as_it_is, after))
+            keys.remember(is_first, named)
             set_state(before)  # without the keys that are its names
             keys.remember(is_first, held)
-            return after
+            return after, values
 
         return traced
 
     try:
-        read_no_more = frozenset(unread).difference(shared)
-        exits = _Exits(second=flags, shared=shared, unread=read_no_more)
-        after = chosen(pred, branch(body, True), branch(orelse, False), names, exits)
+        exits = _Exits(frozenset(), flags, shared, frozenset(unread).difference(shared))
+        known = (x.container for x in (*held, *named, *carried))
+        after = chosen(pred, branch(body, True), branch(orelse, False), names, exits, known)
     except containers.ContainersChanged as change:
         for x in change.held:
             x.put_back()
@@ -391,6 +400,7 @@ def run_choice(
         if advanced != thread.advanced:  # what is traced again would take further items
             opened("tracegraph.autograph.changes.lists").refuse_advance("a branch")
         get_state, set_state, more = containers.with_items(change.held, get_state, set_state)
+        unread = (*unread, *(x for x, own in zip(more, change.held) if own.is_named))
         names, carried = (*names, *more), (*carried, *change.held)
         run_choice(pred, body, orelse, get_state, set_state, names, flags, shared, carried, unread)
         return
@@ -400,6 +410,17 @@ def run_choice(
         raise
     keys.put_back()
     set_state(after)
+
+
+def _as_it_is(value: Any) -> Any:
+    """A value of the state, in containers of its own: those that it has change when the state is
+    set again."""
+    plain = without_flags(value)
+    if plain is None or nest.opener_of(plain) is None or isinstance(plain, TensorArray):
+        return value
+    leaves, structure = with_whole_arrays(plain)
+    copied = structure.pack(leaves)
+    return copied if plain is value else dataclasses.replace(value, value=copied)
 
 
 def _note_raise(error: BaseException) -> None:
@@ -430,8 +451,8 @@ class _Again(StatesChanged):
 class ListGrows(Exception):
     """Code appends to a list that a loop carries."""
 
-    def __init__(self, items: list[Any], value: Any) -> None:
-        self.items, self.type, self._source = items, as_tensor(value).type, here()
+    def __init__(self, items: list[Any], type: TensorType) -> None:
+        self.items, self.type, self._source = items, type, here()
 
     def refuse(self) -> None:
         """Raises SignatureError."""
@@ -530,6 +551,7 @@ class _StagedLoop:
         # The first loop that is traced opens it.
         self._containers = opened("tracegraph.autograph.changes.containers")
         self._added_keys = self._containers.AddedKeys()
+        self._left = self._containers.LeftContainers()
         #: Whether it carries Python floats as float64, and those that it did not carry so before.
         self._has_widened = False
         self._narrowed: list[tuple[_LoopLeaf, TensorType]] = []
@@ -564,6 +586,7 @@ class _StagedLoop:
         except BaseException:
             self._set_state(self._before)
             self._added_keys.remove()
+            self._left.put_back()
             raise
         self._set_state(self._after(results))
 
@@ -652,17 +675,19 @@ class _StagedLoop:
 
     def _run(self, body: Callable[[], None], values: Values) -> None:
         """Runs an iteration that starts with these values. Raises _Again if one of them is a list
-        that
-        grows, to carry it as an array."""
+        that grows, to carry it as an array."""
         self._set_state(values)
         user_body, names = self._options.body or body, self._names
         held = self._containers.held_by((user_body,), names, self._carried_items)
+        named = self._containers.held_by_names(names, values, self._carried_items)
         try:
             with changes_kept(user_body), _objects_kept(user_body, names, is_loop=True):
                 body()
             self._added_keys.check(held, names)
             if changed := self._containers.changed(held, names):
                 self._carry_items(changed)
+            if self._left.have_more(named, dict(zip(names, self._before))):
+                raise _Again
             if self._added_keys.are_new(held, self._get_state, self._set_state, values):
                 raise _Again
         except ListGrows as growth:
@@ -1022,17 +1047,18 @@ def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None
     sets get its tensors as keys, nor iterators be advanced. A branch has `flags`."""
     is_guard = any(not name.startswith(f"{HOOKS}continue_") for name in flags or ())
     kind = "a loop" if flags is None else "" if is_guard else "a branch"
-    held = [*_held_by(body)]
+    containers = opened("tracegraph.autograph.changes.containers")
+    held = [*containers.reached_directly(body)]
     counts = [(x, len(x)) for x in held if isinstance(x, (dict, set))]
     kept = {id(x): x for x in held if type(x) in (list, TensorList)}
-    kept |= {id(x): x for x in opened("tracegraph.autograph.changes.containers").inside(body)}
+    kept |= {id(x): x for x in containers.inside(body)}
     lengths = [(x, len(x)) for x in kept.values() if type(x) is list]
     thread.entered.append(_Entered(kept, kind))
     try:
         yield
         opened("tracegraph.autograph.changes.lists").check_lengths(lengths, kind or "a branch")
         for table, count in counts:
-            _check_keys(table, count, kind or "a branch")
+            containers.check_keys(table, count, kind)
     finally:
         thread.entered.pop()
 
@@ -1052,33 +1078,3 @@ def names_and_attributes() -> Any:
 def is_in_loop(items: Any) -> bool:
     """Whether a loop of the graph, whose body is being traced, has a list from outside."""
     return any(x.kind == "a loop" and id(items) in x.held for x in thread.entered)
-
-
-def _held_by(body: Any) -> Iterator[Any]:
-    """What the names of a body from outside stand for, and what is in the attributes of that."""
-    for cell in getattr(body, "__closure__", None) or ():
-        value = content(cell)
-        yield value
-        if hasattr(value, "__dict__"):
-            # The tables of a tape, or another object of ours, have what is traced.
-            is_ours = type(value).__module__.startswith("tracegraph.")
-            named = vars(value).items()
-            yield from (item for name, item in named if not (is_ours and name.startswith("_")))
-
-
-def _check_keys(table: dict[Any, Any] | set[Any], count: int, where: str) -> None:
-    """Raises SignatureError if what is being traced has put its own tensors as keys into a table
-    that had `count` entries before."""
-    if len(table) <= count:
-        return
-    # A dict has what is new at its end.
-    keys = itertools.islice(reversed(table), len(table) - count) if type(table) is dict else table
-    for key in (x for whole in keys for x in nest.flatten(whole)):
-        if isinstance(key, Tensor) and key.node is not None and key.node.builder is current():
-            fail(
-                SignatureError,
-                f"a tensor becomes a key of {kind_of(table)} in {where} that a tensor decides "
-                "about; it is traced once, so one entry is made, whatever value the tensor has",
-                operands=[operand_text(key)],
-                fix="write to a tg.TensorArray at that index, or use numbers of Python's: range(n)",
-            )

@@ -144,12 +144,12 @@ def in_graph(value: Any) -> bool:
 
 #: Python's number types, in promotion order.
 _NUMBERS = (bool, int, float, complex)
-_CARRIED = (Tensor, Variable, np.ndarray, np.generic, *_NUMBERS)
+CARRIED = (Tensor, Variable, np.ndarray, np.generic, *_NUMBERS)
 
 
 def is_carried(leaf: Any) -> bool:
     """Whether a graph can carry a leaf."""
-    return isinstance(leaf, _CARRIED)
+    return isinstance(leaf, CARRIED)
 
 
 def is_number(leaf: Any) -> bool:

@@ -23,7 +23,7 @@ from tracegraph.control_flow.regions import (
     traced_region,
 )
 from tracegraph.core.shapes import ShapeVariable, same_shape
-from tracegraph.core.source import here
+from tracegraph.core.source import here, is_of_us
 from tracegraph.core.types import bool_, int32, rank_fix
 from tracegraph.eager.tensor_methods import host_array
 from tracegraph.effects.checks_and_prints import check
@@ -45,6 +45,7 @@ from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import SELECT, Cast, Equal, GreaterEqual, LessEqual, add_all
 from tracegraph.ops.shape import may_take_rank_of, with_rank_of
 from tracegraph.tensor_arrays.array_states import chosen_alike, common_needs, measured, supplied
+from tracegraph.tracing.trace import notes_what_leaves
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -238,7 +239,8 @@ def _traced(form: str, functions: Sequence[tuple[str, Any]]) -> list[TracedRegio
     """The traces of the named functions. TensorArrays that they return get the same buffers, which
     may take a second trace."""
     results: list[Any] = [None] * len(functions)
-    told = [(which, telling(form, function)) for which, function in functions]
+    noting = notes_what_leaves(f"a branch of tg.{form}")
+    told = [(which, noting(telling(form, function))) for which, function in functions]
 
     def noted(number: int, result: Any) -> Any:
         results[number] = chosen_alike(result)  # a function that creates a Variable is traced twice
@@ -261,17 +263,26 @@ def _chosen(
     functions: Sequence[tuple[str, Callable[[], Any]]],
 ) -> Any:
     """The result of the function that the decider selects, as one node. At top level Python calls
-    it where the functions return sizes that follow from values, and differ."""
-    regions = _traced(name, functions)
+    it where the functions return sizes that follow from values, and differ; and where one of them
+    raises an exception of the user's, which is raised if it is the one."""
+
+    def called() -> Any:
+        known = host_array(decider)
+        return functions[int(not known) if decider.dtype.is_bool else int(known)][1]()
+
+    try:
+        regions = _traced(name, functions)
+    except Exception as error:
+        if is_of_us(type(error)) or not current().is_top_level:
+            raise
+        return called()
     reads_values = any(region.reads_values for region in regions)
     for other in regions[1:]:
         _check_alike(name, regions[0], other, reads_values)
     if current().is_top_level:
         columns = zip(*(region.result_types for region in regions), strict=True)
         if any(may_differ([x.shape for x in types], reads_values) for types in columns):
-            known = host_array(decider)
-            place = int(not known) if decider.dtype.is_bool else int(known)
-            return functions[place][1]()
+            return called()
     outputs = choice(op, decider, regions, [_with_known_ranks(regions)] * len(regions))
     return measured(regions[0].results.pack(outputs))
 

@@ -48,7 +48,7 @@ from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Concatenate, Slice, with_rank_of
 from tracegraph.state.variable import Variable
 from tracegraph.tensor_arrays.array_states import ArrayStates, holds_arrays
-from tracegraph.tracing.trace import NeedsTraceError, tries
+from tracegraph.tracing.trace import NeedsTraceError, notes_what_leaves, tries
 
 if TYPE_CHECKING:
     import typing
@@ -261,8 +261,9 @@ def while_loop(
     >>> int(total)
     10
     """
-    cond = telling("while_loop", as_region("while_loop", "cond", cond))
-    body = telling("while_loop", as_region("while_loop", "body", body))
+    noting = notes_what_leaves("a tg.while_loop")
+    cond = noting(telling("while_loop", as_region("while_loop", "cond", cond)))
+    body = noting(telling("while_loop", as_region("while_loop", "body", body)))
     if shape_invariants is not None:
         check_invariants("while_loop", loop_vars, shape_invariants)
     arrays = ArrayStates("while_loop", loop_vars)

@@ -80,6 +80,7 @@ def _result_leaf(leaf: Any, name: str, place: Source) -> Tensor | None:
     if leaf is None:
         return None
     is_value = isinstance(leaf, (Tensor, Variable, TensorShape, bool, int, float, complex, Dim))
+    is_value = is_value or hasattr(type(leaf), "__tracegraph_tensor__")
     if not is_value and not isinstance(leaf, np.ndarray | np.generic):
         fail(
             TraceError,

@@ -671,18 +671,23 @@ class TensorList(TensorArray):
     def extended(self, values: Iterable[Any]) -> TensorList:
         """The list with further elements."""
         if isinstance(values, TensorList) and not values.has_known_length:
-            if self.grows and values._own_size is self._own_size:
-                fail(
-                    SignatureError,
-                    "a list to which a loop appends is added to itself, or repeated, in that loop, "
-                    "which only appends new items",
-                    fix="do it after the loop, or append to another list",
-                )
+            if self.grows:
+                if values._own_size is self._own_size:
+                    self._refuse_in_loop("is added to itself, or repeated,")
+                self._refuse_in_loop("gets all of another one")
             return self._followed_by(values)
         made = self
         for value in [*values]:
             made = made.appended(value)
         return made
+
+    @staticmethod
+    def _refuse_in_loop(fact: str) -> NoReturn:
+        fail(
+            SignatureError,
+            f"a list to which a loop appends {fact} in that loop, which only appends new items",
+            fix="do it after the loop, or write the items to a tg.TensorArray of fixed size",
+        )
 
     def _followed_by(self, values: TensorList) -> TensorList:
         """The list and the elements of another one, of which only the run knows how many it has."""
@@ -716,6 +721,12 @@ class TensorList(TensorArray):
         return TensorList.of(values, self._dtype, self.element_shape).extended(self)
 
     def __mul__(self, times: Any) -> Any:
+        if isinstance(times, (float, np.floating)):
+            fail(
+                DTypeError,
+                f"a list is repeated {times} times; it is one, although a loop appends to it",
+                fix=f"multiply its items, as a tensor: tg.stack(xs) * {times}",
+            )
         if not isinstance(times, (int, np.integer)):
             return NotImplemented
         made = TensorList.of([], self._dtype, self.element_shape)

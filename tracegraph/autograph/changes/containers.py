@@ -12,25 +12,60 @@ from __future__ import annotations
 import itertools
 import operator
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
+from tracegraph import nest
 from tracegraph.autograph.state_values import (
+    CARRIED,
     ITEMS_OF,
+    SetUnlessLeft,
+    Undefined,
     content,
     in_graph,
     is_carried,
     is_number,
     is_same,
+    without_flags,
 )
 from tracegraph.core.source import HOOKS, here, is_of_us, is_ours
-from tracegraph.errors import SignatureError, fail, message, shown, warn
+from tracegraph.errors import SignatureError, fail, kind_of, message, shown, warn
+from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.tensor import Tensor
 from tracegraph.tensor_arrays.tensor_array import TensorList
 
 #: A graph does not carry the items of larger tables.
 _MOST_ITEMS = 1000
 _DEEPEST = 4
+
+
+def _refusing(self: Undefined, *operands: Any) -> NoReturn:
+    self.refuse()
+
+
+# Where a name is read, `staging.read` refuses; here it is an item of a container.
+_OPERATORS = ["add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or"]
+_USES = [
+    "array",
+    "bool",
+    "call",
+    "eq",
+    "float",
+    "getitem",
+    "ge",
+    "gt",
+    "int",
+    "iter",
+    "le",
+    "lt",
+    "len",
+]
+for _use in (*_USES, *_OPERATORS, *(f"r{x}" for x in _OPERATORS)):
+    setattr(Undefined, f"__{_use}__", _refusing)
+Undefined.__tracegraph_tensor__ = _refusing  # type: ignore[attr-defined]
+Undefined.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 class Held(NamedTuple):
@@ -40,10 +75,14 @@ class Held(NamedTuple):
     path: str
     container: Any
     items: Any
+    #: Whether the path is a name of the state. The statement may give that to another container, so
+    #: no name says what is in this one afterwards.
+    is_named: bool = False
 
     def is_changed(self, names: Sequence[str]) -> bool:
         """Whether an item was replaced or removed, apart from those that are state by their
         `names`. What is only added does not count: that is how code collects what it sees."""
+        names = () if self.is_named else names
         return any(_differences(self.path, self.items, self.container, names))
 
     def put_back(self) -> None:
@@ -90,18 +129,56 @@ def held_by(bodies: Sequence[Any], names: Sequence[str], state: Sequence[Held]) 
     found = {id(x): (path, x) for own in kept for path, x in (own, *_sets_in(*own, _DEEPEST))}
     for known in state:
         found.pop(id(known.container), None)
-    return [
-        Held(path, x, frozenset(x) if isinstance(x, set) else _copied(x, _DEEPEST))
-        for path, x in found.values()
-    ]
+    return [Held(path, x, _items_of(x)) for path, x in found.values()]
+
+
+def held_by_names(names: Sequence[str], values: Sequence[Any], state: Sequence[Held]) -> list[Held]:
+    """The containers that the names of a statement's state stand for before it, apart from those
+    that are in its `state` already: there may be other names for them."""
+    known = {id(x.container) for x in state}
+    pairs = zip(names, map(without_flags, values), strict=True)
+    tables = (found for pair in pairs for found in _tables_in(*pair, _DEEPEST))
+    found = {id(x): Held(path, x, _items_of(x), is_named=True) for path, x in tables}
+    return [own for number, own in found.items() if number not in known]
+
+
+def _tables_in(
+    path: str, value: Any, depth: int, is_in_table: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """What can be changed in place in a value: its containers, but not those in containers, and
+    the attributes of its objects, with their paths."""
+    table = _table_of(value)
+    if table is not None and not (is_in_table and _is_container(value)):
+        yield path, table
+    items = value if table is None else table
+    if not depth or not isinstance(items, (tuple, list, dict, deque)):
+        return
+    if not all(issubclass(x, CARRIED) for x in {*map(type, _values_of(items))}):
+        for key, x in items.items() if isinstance(items, dict) else enumerate(items):
+            yield from _tables_in(f"{path}[{key!r}]", x, depth - 1, table is not None)
+
+
+def _table_of(value: Any) -> Any:
+    """A container, or the attributes of an object; None for any other value."""
+    if _is_container(value) or isinstance(value, set):
+        return value
+    is_object = hasattr(value, "__dict__") and not isinstance(value, _NO_OBJECTS)
+    return vars(value) if is_object and not is_of_us(type(value)) else None
+
+
+def _values_of(items: Any) -> Any:
+    return items.values() if isinstance(items, dict) else items
+
+
+def _items_of(container: Any) -> Any:
+    return frozenset(container) if isinstance(container, set) else _copied(container, _DEEPEST)
 
 
 def _sets_in(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """The sets in a container, with their paths."""
     if not depth or not _is_container(value):
         return
-    items = value.values() if isinstance(value, dict) else value
-    if not any(issubclass(kind, (set, list, dict, deque)) for kind in {*map(type, items)}):
+    if not any(issubclass(x, (set, list, dict, deque)) for x in {*map(type, _values_of(value))}):
         return
     for key, x in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(x, set):
@@ -120,7 +197,7 @@ def _inside(value: Any, depth: int) -> Iterator[Any]:
     if type(value) in (list, TensorList) or isinstance(value, Iterator):
         yield value
     if depth and isinstance(value, (list, dict, deque)) and len(value) <= _MOST_ITEMS:
-        for x in [*(value.values() if isinstance(value, dict) else value)]:
+        for x in [*_values_of(value)]:
             yield from _inside(x, depth - 1)
 
 
@@ -148,6 +225,41 @@ def changed(held: Sequence[Held], names: Sequence[str]) -> list[Held]:
                 "tg.TensorArray",
             )
     return found
+
+
+class OneObjectEach:
+    """What the names of a state stand for after a choice, with one container where both branches
+    end with one, whatever names and items it has."""
+
+    def __init__(self, kept: Iterable[Any]) -> None:
+        """The containers that are `kept` were there before."""
+        self._made: dict[tuple[int, int], Any] = {(id(x), id(x)): x for x in kept}
+
+    def given(self, one: Any, other: Any, joined: Any) -> Any:
+        """The joined value of what the branches end with."""
+        if isinstance(joined, SetUnlessLeft):
+            return replace(joined, value=self.given(one, other, joined.value))
+        one, other = without_flags(one), without_flags(other)
+        # Where a branch sets nothing, nothing is read.
+        one, other = (other if _lacks(one) else one), (one if _lacks(other) else other)
+        if type(joined) is tuple:
+            if type(one) is type(other) is tuple and len(one) == len(other) == len(joined):
+                return tuple(map(self.given, one, other, joined))
+            return joined
+        if not _is_container(joined) or not _is_container(one) or not _is_container(other):
+            return joined
+        if (id(one), id(other)) in self._made:
+            return self._made[id(one), id(other)]
+        self._made[id(one), id(other)] = joined
+        if joined is not one and type(joined) is type(one) is type(other):
+            keys = joined.keys() if isinstance(joined, dict) else range(len(joined))
+            for key in keys if len(one) == len(other) == len(joined) else ():
+                joined[key] = self.given(one[key], other[key], joined[key])
+        return joined
+
+
+def _lacks(value: Any) -> bool:
+    return isinstance(value, Undefined)
 
 
 class AddedKeys:
@@ -204,6 +316,50 @@ class AddedKeys:
         return [x.value for x in _added(own) if x.is_item] if is_known else []
 
 
+class LeftContainers:
+    """The containers that names stand for before a loop that changes them in place and gives the
+    names others. Its first step changes these containers, and which one a later step changes is not
+    known, so other names for them may not read what was changed."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Held] = {}
+        self._known: set[tuple[int, Any]] = set()
+
+    def have_more(self, held: Sequence[Held], before: Mapping[str, Any]) -> bool:
+        """Takes the values of the items that an iteration changed, in what it began with instead,
+        from those `before` the loop; whether they are more than those that it took already."""
+        known = len(self._known)
+        for own in held:
+            value = without_flags(before.get(own.path))
+            first = _table_of(value)
+            if _is_container(first) and own.is_changed(()):
+                self._before.setdefault(id(first), Held(own.path, first, first.copy()))
+                items = f"{own.path}[{{!r}}]" if first is value else f"{own.path}.{{}}"
+                self._take(own.path, items, own.items, own.container, first)
+        return len(self._known) > known
+
+    def _take(self, name: str, items: str, old: Any, new: Any, first: Any) -> None:
+        """`items` is the form of the paths of what is in the container `first`."""
+        places = [*old] if isinstance(old, dict) else [*range(len(old))]
+        is_known = (new.keys() >= old.keys()) if isinstance(old, dict) else len(new) == len(old)
+        for key in places:
+            inner = items.format(key)
+            if is_known and not any(_differences(inner, old[key], new[key], ())):
+                continue
+            if is_known and _is_container(first[key]) and _is_container(new[key]):
+                self._take(name, f"{inner}[{{!r}}]", old[key], new[key], first[key])
+                continue
+            fact = f"{inner} is changed in place by the loop at {here()}, which gives {name!r} "
+            fact += "another value: that also changes what other names of the first value hold"
+            fix = "give the other name a copy before the loop, or let the loop not set the name"
+            self._known.add((id(first), key))
+            first[key] = Undefined(inner, fact, fix)
+
+    def put_back(self) -> None:
+        for own in self._before.values():
+            own.put_back()
+
+
 class BranchesKeys:
     """The keys that the branches of one `if` add to dicts."""
 
@@ -217,7 +373,7 @@ class BranchesKeys:
         found = {x.path: (own, x) for own, x in pairs}
         for _, x in found.values():
             x.remove()
-        self._added[is_first] = found
+        self._added.setdefault(is_first, {}).update(found)
         other = self._added.get(not is_first, {})
         differ = {
             id(own.container): own
@@ -271,6 +427,36 @@ def _added_in(path: str, old: Any, new: Any) -> Iterator[Added]:
             yield from _added_in(f"{path}[{key!r}]", x, y)
 
 
+def reached_directly(body: Any) -> Iterator[Any]:
+    """What the names of a body from outside stand for, and what is in the attributes of that."""
+    for cell in getattr(body, "__closure__", None) or ():
+        value = content(cell)
+        yield value
+        if hasattr(value, "__dict__"):
+            # The tables of a tape, or another object of ours, have what is traced.
+            is_ours = type(value).__module__.startswith("tracegraph.")
+            named = vars(value).items()
+            yield from (item for name, item in named if not (is_ours and name.startswith("_")))
+
+
+def check_keys(table: dict[Any, Any] | set[Any], count: int, kind: str) -> None:
+    """Raises SignatureError if what is being traced has put its own tensors as keys into a table
+    that had `count` entries before."""
+    if len(table) <= count:
+        return
+    # A dict has what is new at its end.
+    keys = itertools.islice(reversed(table), len(table) - count) if type(table) is dict else table
+    for key in (x for whole in keys for x in nest.flatten(whole)):
+        if isinstance(key, Tensor) and key.node is not None and key.node.builder is current():
+            fail(
+                SignatureError,
+                f"a tensor becomes a key of {kind_of(table)} in {kind or 'a branch'} that a tensor "
+                "decides about; it is traced once, so one entry is made, whatever its value",
+                operands=[operand_text(key)],
+                fix="write to a tg.TensorArray at that index, or use numbers of Python's: range(n)",
+            )
+
+
 def with_items(
     held: Sequence[Held], get_state: Callable[[], Any], set_state: Callable[[Any], None]
 ) -> tuple[Callable[[], tuple[Any, ...]], Callable[[tuple[Any, ...]], None], list[str]]:
@@ -284,9 +470,14 @@ def with_items(
         count = len(values) - len(held)
         set_state(values[:count])
         for x, items in zip(held, values[count:], strict=True):
-            _put(x.container, items)
+            _put(x.container, items if _is_container(items) else _filled(x.items, items))
 
     return get, set, [f"{ITEMS_OF}{x.path}" for x in held]
+
+
+def _filled(items: Any, value: Any) -> Any:
+    """One value at the place of each item: that which refuses to be read."""
+    return dict.fromkeys(items, value) if isinstance(items, dict) else [value] * len(items)
 
 
 def _reached(body: Any, names: Sequence[str], seen: set[int]) -> Iterator[tuple[str, Any]]:

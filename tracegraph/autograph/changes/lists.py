@@ -11,7 +11,9 @@ from typing import Any, NoReturn
 from tracegraph import nest
 from tracegraph.autograph.staging import ListGrows, is_in_loop, thread
 from tracegraph.autograph.state_values import in_graph, is_carried
+from tracegraph.core.types import TensorType
 from tracegraph.errors import SignatureError, fail
+from tracegraph.operands.conversion import as_tensor
 from tracegraph.tensor_arrays.tensor_array import TensorList
 
 
@@ -24,7 +26,7 @@ def list_append(items: Any, value: Any, is_own: bool = True) -> Any:
         refuse_change(items.append)
     elif type(items) is list:
         if is_carried(value) and is_in_loop(items):
-            raise ListGrows(items, value)
+            raise ListGrows(items, as_tensor(value).type)
         if any(map(is_carried, nest.flatten(value))):
             refuse_change(items.append)
     items.append(value)
@@ -42,22 +44,41 @@ def list_extend(items: Any, values: Any, is_own: bool = True) -> Any:
     if not isinstance(items, list):
         items.extend(values)
         return items
+    if type(items) is list and _is_growing(values):
+        if is_in_loop(items):
+            raise ListGrows(items, TensorType(values.dtype, values.element_type))
+        refuse_change(items.extend)
+        if not is_own:
+            fail(
+                SignatureError,
+                "a list that has several names gets the items of one to which a loop appends, and "
+                "is another list then",
+                fix="extend a copy, and use that by one name: ys = [*ys]; ys += xs",
+            )
+        return items + values
     for value in [*values]:
         items = list_append(items, value, is_own)
     return items
 
 
-def list_add(items: Any, values: Any, is_own: bool = True) -> Any:
-    """What `items += values` gives."""
+def _is_growing(values: Any) -> bool:
+    return isinstance(values, TensorList) and not values.has_known_length
+
+
+def list_add(items: Any, values: Any, is_own: bool | None = True) -> Any:
+    """What `items += values` gives; `is_own` is None for a list that has another name."""
     # A right operand that adds itself, such as a tensor, comes first.
     adds_itself = hasattr(values, "__radd__") and not isinstance(values, TensorList)
-    if not isinstance(items, TensorList) and (type(items) is not list or adds_itself):
+    is_pythons = (
+        type(items) is not list or adds_itself or (is_own is None and not _is_growing(values))
+    )
+    if is_pythons and not isinstance(items, TensorList):
         items += values
         return items
-    return list_extend(items, values, is_own)
+    return list_extend(items, values, bool(is_own))
 
 
-def list_repeat(items: Any, times: Any, is_own: bool = True) -> Any:
+def list_repeat(items: Any, times: Any, is_own: bool | None = True) -> Any:
     """What `items *= times` gives."""
     if isinstance(items, TensorList):
         if is_own and not items.grows and _holders(items):

@@ -158,11 +158,15 @@ class _Prepared(ast.NodeTransformer):
         if method is None or not self._lists:
             return node
         is_stored = self._lists[-1].is_stored(node.target)
-        is_literal = isinstance(node.target, ast.Name) and isinstance(node.value, ast.List)
-        if is_stored is None and not is_literal:
-            return node
+        is_own = is_stored
+        if is_stored is None:
+            if not isinstance(node.target, ast.Name):
+                return node
+            is_own = False if isinstance(node.value, ast.List) else None
+            if is_own is None and node.target.id not in self._lists[-1].own:
+                return node
         # Python stores the sum in any case.
-        return _changed_list(method, node.target, [node.value], node, bool(is_stored), True)
+        return _changed_list(method, node.target, [node.value], node, is_own, True)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         self.generic_visit(node)
@@ -195,11 +199,18 @@ class _Prepared(ast.NodeTransformer):
 
 
 def _changed_list(
-    method: str, target: Any, args: list[ast.expr], node: ast.stmt, is_own: bool, is_assigned: bool
+    method: str,
+    target: Any,
+    args: list[ast.expr],
+    node: ast.stmt,
+    is_own: bool | None,
+    is_assigned: bool,
 ) -> ast.stmt:
     """The statement that calls a hook to change a list. One that `is_own` is what its name, or its
-    place in a table, stands for alone, so that the result may be another list."""
-    text = f"{HOOKS}.list_{method}({ast.unparse(target)}{'' if is_own else ', is_own=False'})"
+    place in a table, stands for alone, so that the result may be another list; None if there is
+    another name for it."""
+    own = "" if is_own else f", is_own={is_own}"
+    text = f"{HOOKS}.list_{method}({ast.unparse(target)}{own})"
     made = ast.parse(f"{ast.unparse(target)} = {text}" if is_assigned else text).body[0]
     for x in ast.walk(made):
         if "lineno" in x._attributes:

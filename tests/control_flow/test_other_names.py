@@ -1,0 +1,294 @@
+"""Containers and objects that a branch or a loop changes in place before their names get other
+values, or before they are returned: what other names for them hold, and what is returned, is that
+of plain Python, or is refused."""
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tracegraph.errors import SignatureError
+
+
+def of_a_list(n):
+    xs = ys = [n, n]
+    if n > 1.0:
+        xs[0] = n * 5.0
+        xs = [n, n]
+    return ys[0], xs[0]
+
+
+def by_a_method(n):
+    xs = [n, n + 1.0]
+    held = [xs]
+    if n > 1.0:
+        xs.reverse()
+        xs = [*xs]
+    return held[0]
+
+
+def in_the_other_branch(n):
+    xs = ys = [n, n]
+    if n > 1.0:
+        xs = [n * 2.0, n * 3.0]
+    else:
+        xs[0] = n * 5.0
+    return ys[0], xs[0]
+
+
+def of_a_dict(n):
+    table = other = {"a": n, "b": n + 1.0}
+    if n > 1.0:
+        table.update(a=n * 7.0)
+        table = dict(table)
+    return other["a"], table["a"]
+
+
+def of_a_deque(n):
+    last = other = deque([n, n + 1.0])
+    if n > 1.0:
+        last.rotate(1)
+        last = deque([n, n])
+    return other[0], last[0]
+
+
+def of_an_inner_list(n):
+    rows = [[n, n], [n, n]]
+    row = rows[0]
+    if n > 1.0:
+        rows[0][0] = n * 4.0
+        rows[0] = [n, n]
+    return row[0], rows[0][0]
+
+
+def of_an_argument(n):
+    def changed(values):
+        own = values
+        if n > 1.0:
+            own[0] = n * 3.0
+            own = [n, n]
+        return own[0]
+
+    xs = [n, n]
+    return changed(xs), xs[0]
+
+
+def exchanged(n):
+    xs = ys = [n, n + 1.0]
+    if n > 1.0:
+        xs, ys = ys, xs
+        xs[0] = n * 8.0
+    return ys[0], xs[0]
+
+
+def before_a_return(n):
+    xs = ys = [n, n]
+    if n > 1.0:
+        xs[0] = n * 3.0
+        return xs[0] + ys[0]
+    xs = [n, n * 2.0]
+    return xs[1] + ys[0]
+
+
+def in_an_inner_branch(n):
+    xs = ys = [n, n]
+    if n > 1.0:
+        if n > 2.0:
+            xs[0] = n * 5.0
+        xs = [n, n]
+    return ys[0], xs[0]
+
+
+@dataclass
+class State:
+    x: object
+    held: list
+
+
+def of_a_dataclass(n):
+    state = other = State(n, [n, n])
+    rows = state.held
+    if n > 1.0:
+        state.x = n * 2.0
+        state.held[0] = n * 3.0
+        state = State(n, [n * 2.0, n * 3.0])
+    return other.x, rows[0], state.held[0]
+
+
+def of_an_attribute(n):
+    state = State(n, [n, n])
+    rows = state.held
+    if n > 1.0:
+        state.held[0] = n * 5.0
+        state.held = [n, n]
+    return rows[0], state.held[0]
+
+
+def returned_behind_a_return(n):
+    table = {"a": n, "b": n + 1.0}
+    if n > 1.0:
+        return n, table
+    table["a"] = table["a"] * 3.0
+    return n, table
+
+
+def returned_behind_a_loop(n):
+    state = State(n, [n, n])
+    if n > 1.0:
+        return n, state.held
+    for k in range(3):
+        if n > 0.1 * k:
+            state.held[k % 2] += n
+    return n, state.held
+
+
+def kept_in_a_tuple(n):
+    xs, best = [n, n + 1.0], (n, [n, n])
+    for k in range(3):
+        xs[0] = xs[0] * 1.5
+        if n > 0.2 + k:
+            xs.reverse()
+            best = (xs[0], xs)
+            xs = [n, n]
+    return best[0], best[1]
+
+
+def reversed_in_the_other_branch(n):
+    xs = ys = [n, n + 1.0]
+    if n > 1.0:
+        xs = [n * 2.0, n * 3.0]
+    else:
+        xs.reverse()
+    return ys[0], xs[0]
+
+
+def two_names_of_another(n):
+    xs = ys = [n, n]
+    table = {"xs": xs}
+    if n > 1.0:
+        xs = ys = [n * 2.0, n]
+        table = {"xs": xs}
+    xs[0] = n * 9.0
+    return ys[0], table["xs"][0]
+
+
+def changed_behind_a_return(n):
+    table = {"a": n}
+    try:
+        if n > 1.0:
+            table["a"] = n * 2.0
+            return table
+        table["a"] = n * 7.0
+    finally:
+        table["a"] = table["a"] + 1.0
+    return table
+
+
+def in_a_loop_with_resets(n):
+    state, k = {"t": 0.0, "x": n}, n * 0.0
+    while k < 5.0:
+        state["t"] += 1.0
+        state["x"] = state["x"] * 1.5
+        if state["x"] > 6.0:
+            state = {"t": 0.0, "x": n}
+        k += 1.0
+    return state["t"], state["x"]
+
+
+PROGRAMS = [
+    of_a_list,
+    by_a_method,
+    in_the_other_branch,
+    of_a_dict,
+    of_a_deque,
+    of_an_inner_list,
+    of_an_argument,
+    exchanged,
+    before_a_return,
+    in_an_inner_branch,
+    of_a_dataclass,
+    of_an_attribute,
+    returned_behind_a_return,
+    returned_behind_a_loop,
+    kept_in_a_tuple,
+    reversed_in_the_other_branch,
+    two_names_of_another,
+    changed_behind_a_return,
+    in_a_loop_with_resets,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_other_names_hold_what_python_puts_there(program):
+    f = tg.function(program)
+    for n in (0.5, 1.5, 3.0):
+        found = tg.nest.flatten(f(tg.constant(n, tg.float64)))
+        assert [*map(float, found)] == pytest.approx([*tg.nest.flatten(program(n))])
+
+
+def read_after_a_loop(n):
+    xs = ys = [n, n]
+    while n < 10.0:
+        xs[0] = n * 2.0
+        xs = [n, n]
+        n = n + 1.0
+    return ys[0] + n
+
+
+def read_in_a_loop(n):
+    xs = ys = [n, n]
+    while n < 10.0:
+        xs[0] = n * 2.0
+        n = n + ys[0]
+        xs = [n, n]
+    return n
+
+
+def returned_after_a_loop(n):
+    state = first = State(n, [n])
+    for _ in tg.range(3):
+        state.x = n * 2.0
+        state = replace(state, x=state.x * 2.0)
+    return first.x
+
+
+def of_another_type(n):
+    xs = ys = [n, n]
+    if n > 1.0:
+        del xs[0]
+        xs = [n, n]
+    return ys[0] * xs[0]
+
+
+@pytest.mark.parametrize(
+    "function, fact",
+    [
+        (read_after_a_loop, r"xs\[0\] is changed in place by the loop .* gives 'xs' another value"),
+        (read_in_a_loop, r"xs\[0\] is changed in place by the loop"),
+        (returned_after_a_loop, r"state\.x is changed in place by the loop"),
+        (of_another_type, "the values of the items of xs after the `if` .* differ in type"),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_what_a_graph_cannot_tell_of_them_is_refused(function, fact):
+    with pytest.raises(SignatureError, match=fact):
+        tg.function(function)(tg.constant(3.0))
+
+
+def test_an_error_in_a_loop_leaves_them_as_they_were():
+    xs = [1.0, 2.0]
+
+    @tg.function
+    def failing(n):
+        own = xs
+        while n < 10.0:
+            own[0] = n
+            own = [n, n]
+            n = tg.concat([n, n], 0)
+        return n
+
+    with pytest.raises(Exception, match="concat"):
+        failing(tg.constant(1.0))
+    np.testing.assert_equal(xs, [1.0, 2.0])
