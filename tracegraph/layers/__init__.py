@@ -46,6 +46,7 @@ from tracegraph.layers.core import (
 )
 from tracegraph.layers.features.categories import CategoryEncoding as CategoryEncoding
 from tracegraph.layers.features.ranges import Discretization as Discretization
+from tracegraph.layers.features.vocabularies import IntegerLookup as IntegerLookup
 from tracegraph.layers.images.at_random import RandomCrop as RandomCrop, RandomFlip as RandomFlip
 from tracegraph.layers.images.colours import (
     RandomBrightness as RandomBrightness,
