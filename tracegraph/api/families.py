@@ -251,8 +251,8 @@ _RULES: list[tuple[str, str, str]] = [
     ),
     (
         r"layers\.(InputSpec|Wrapper)",
-        "layers are called with tensors",
-        "write a subclass of tg.layers.Layer",
+        "layers are called with tensors, and hold other layers as attributes",
+        "leave input_spec out; a wrapper is a tg.layers.Layer with self.layer = layer",
     ),
     (
         r"layers\.Random\w+|layers\.(Pipeline|AutoContrast|MixUp|CutMix|Equalization)\w*",
