@@ -30,9 +30,10 @@ def batches_of(op: str, data: Any) -> Iterator[np.ndarray]:
 
 
 def _is_of_numbers(data: Any) -> bool:
-    while isinstance(data, (list, tuple)) and data:
-        data = data[0]
-    return isinstance(data, numbers.Number)
+    first = data
+    while isinstance(first, (list, tuple)) and first:
+        first = first[0]
+    return first is not data and isinstance(first, numbers.Number)
 
 
 def _numbers(op: str, data: Any) -> np.ndarray:
