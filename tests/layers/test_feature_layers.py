@@ -168,6 +168,7 @@ def test_a_vocabulary_is_state(tmp_path):
     model = tg.keras.Sequential([layer, L.Dense(2)])
     model.serve = tg.function(model)
     result = model.serve(data)
+    assert model.count_params() == 2 * 200 + (300 + 1) * 2  # tokens, their order, and Dense
     path = tg.train.Checkpoint(layer=layer).save(tmp_path / "ckpt")
     other = L.IntegerLookup(300, output_mode="one_hot", pad_to_max_tokens=True)
     tg.train.Checkpoint(layer=other).restore(path).assert_consumed()
