@@ -70,8 +70,8 @@ MUTANTS = [
     # Wrong factors, signs and operands.
     Mutant(E.Sub, "partials", "1, -1", "1, 1"),
     Mutant(E.Mul, "partials", "y, x", "x, y"),
-    Mutant(E.Div, "partials", "-z / y", "z / y"),
-    Mutant(E.Div, "partials", "-z / y", "-x / y"),
+    Mutant(E.Div, "vjp", "-z / y", "z / y"),
+    Mutant(E.Div, "jvp", "-z / y", "-x / y"),
     Mutant(E.Pow, "partials", "y - 1", "y"),
     Mutant(E.Pow, "partials", "z * LOG", "y * LOG"),
     Mutant(E.Pow, "partials", "SELECT(both_zero, zero, y *", "SELECT(EQUAL(y, y), zero, y *"),

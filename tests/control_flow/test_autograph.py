@@ -1647,7 +1647,21 @@ def test_what_is_inside_of_an_unconverted_function_says_so():
             n = n * 2
         return n
 
+    def chosen(x):
+        return x if x > 0 else -x
+
+    def caller(x):
+        for _ in range(2):
+            x = chosen(x)
+        else:
+            x = x + 1
+        return x
+
     for function, words in (
+        (
+            caller,
+            "a Python bool.*fix: caller runs as plain Python, because it has a `for ... else`",
+        ),
         (
             h,
             "not known while tracing.*fix: h runs as plain Python, because it has a `for ... else`",

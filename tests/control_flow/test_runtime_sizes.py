@@ -819,6 +819,27 @@ def test_buckets_do_not_stand_in_the_way_of_a_fixed_length():
         same(fixed(tg.constant(x)).numpy(), np.pad(x[x > 0], (0, np.sum(x < 0))))
 
 
+@pytest.mark.parametrize("sizes", [[None], [0]])
+def test_parts_of_nothing_whose_bounds_the_run_finds(sizes):
+    @tg.function(input_signature=[tg.TensorSpec(sizes), tg.TensorSpec([], tg.int32)])
+    def parts(x, n):
+        return x[:n], x[n:], x[-n:]
+
+    for n in (0, 1):
+        assert [part.shape for part in parts(tg.zeros([0]), tg.constant(n))] == [(0,)] * 3
+
+
+def test_a_function_that_is_given_nothing():
+    """It was traced for open sizes, which are positive then."""
+    inner = tg.function(
+        lambda x: (*tg.unique(x), tg.cumsum(x, exclusive=True, reverse=True)),
+    )
+    outer = tg.function(lambda x: inner(tg.boolean_mask(x, x > 0)))
+    assert [y.shape for y in outer(tg.constant([-1.0, -2.0]))] == [(0,)] * 3
+    found = [y.numpy().tolist() for y in outer(tg.constant([3.0, -2.0, 1.0, 3.0]))]
+    assert found == [[3.0, 1.0], [0, 1, 0], [4.0, 3.0, 0.0]]
+
+
 def test_buckets_that_are_larger_than_the_whole():
     """A part of 9 to 12 elements is in a bucket of 16, and the whole has 12."""
     x = np.arange(12.0)

@@ -373,6 +373,22 @@ def test_a_loop_of_no_steps_indexes_what_has_no_rows():
         total(tg.ones([0, 2]), tg.constant(1))
 
 
+def test_a_loop_of_no_steps_divides_by_nothing():
+    """x[i % size] is a usual way round a ring; an empty one has no step."""
+
+    @tg.function
+    def once_round(x, n):
+        y = tg.reduce_sum(x)
+        for i in tg.range(n):
+            y = y + x[i % tg.size(x)]
+        return y
+
+    assert once_round(tg.ones([2]), tg.constant(5)).numpy() == 7.0
+    assert once_round(tg.ones([0]), tg.constant(0)).numpy() == 0.0
+    with pytest.raises(tg.errors.InvalidArgumentError, match=r"divided by zero; in step 0"):
+        once_round(tg.ones([0]), tg.constant(1))
+
+
 def test_a_loop_that_breaks_over_rows_of_which_the_run_finds_none():
     @tg.function
     def total(x, low):

@@ -1219,9 +1219,11 @@ def test_what_is_linear_is_transposed(name):
     # All of it is one program, which runs when the first value is read.
     rows = [pullback(tg.constant(row), x) for row in np.eye(3, dtype=np.float32)]
     along = tg.jvp(f, (x,), (t,))[1]
+    in_a_loop = tg.jvp(lambda x: tg.vectorized_map(f, tg.stack([x, x]))[1], (x,), (t,))[1]
     jacobians = [tg.jacobian(f, mode=mode)(x) for mode in ("forward", "reverse")]
     matrix = np.stack([row.numpy() for row in rows])
-    np.testing.assert_allclose(along.numpy(), matrix @ t.numpy(), rtol=1e-5)
+    for found in (along, in_a_loop):
+        np.testing.assert_allclose(found.numpy(), matrix @ t.numpy(), rtol=1e-5)
     for found in jacobians:
         np.testing.assert_allclose(found.numpy(), matrix, rtol=1e-5)
 

@@ -1263,3 +1263,43 @@ def test_a_schedule_that_a_traced_step_cannot_see_is_told():
         optimizer.learning_rate = lambda: 0.5
     step()
     assert float(v) == 0.5
+
+
+def test_an_update_step_as_in_keras_is_refused_where_it_is_defined():
+    with pytest.raises(tg.errors.SignatureError) as caught:
+
+        class AsInKeras(tg.optimizers.Optimizer):
+            def update_step(self, gradient, variable, learning_rate):
+                variable.assign_sub(learning_rate * gradient)
+
+    assert "AsInKeras.update_step takes (self, gradient, variable, learning_rate)" in str(
+        caught.value
+    )
+    assert "fix: write update_step(self, gradient, value, slots, factors)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (lambda value: value, "a Tensor"),
+        (lambda value: (value, value), "2 values"),
+        (lambda value: None, "a NoneType"),
+    ],
+)
+def test_an_update_step_returns_a_value_for_the_variable_and_each_slot(returned, words):
+    class Own(tg.optimizers.Optimizer):
+        def update_step(self, gradient, value, slots, factors):
+            return returned(value)
+
+    variable = tg.Variable([1.0, 2.0])
+    with pytest.raises(tg.errors.SignatureError, match=f"Own.update_step returned {words}, and"):
+        Own(0.1).apply_gradients([(tg.ones([2]), variable)])
+    assert variable.numpy().tolist() == [1.0, 2.0]
+
+
+def test_an_optimizer_without_an_update_step():
+    class Nothing(tg.optimizers.Optimizer):
+        pass
+
+    with pytest.raises(NotImplementedError, match="the optimizer Nothing defines no update_step"):
+        Nothing(0.1).apply_gradients([(1.0, tg.Variable(1.0))])

@@ -1095,6 +1095,21 @@ def test_matmul_of_sizes_that_do_not_fit_is_an_error():
         tg.ones([2, 3, 4]) @ tg.ones([3, 4, 5])
 
 
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [([2, 3], [4]), ([3], [4, 2]), ([3], [4]), ([2, 5, 3], [4]), ([2, 5, 3], [4, 2])],
+    ids=str,
+)
+def test_inner_sizes_that_differ_are_named_in_the_shapes_that_were_given(left, right):
+    with pytest.raises(tg.errors.ShapeError) as error:
+        tg.ones(left) @ tg.ones(right)
+    types = [f"f32[{','.join(map(str, shape))}]" for shape in (left, right)]
+    assert error.value.args[0].startswith(
+        f"matmul: inner dimensions differ: {' times '.join(types)}"
+    )
+    assert all(f"operand {k}: {type} " in str(error.value) for k, type in enumerate(types))
+
+
 @pytest.mark.parametrize("axes", [0, 1, 2, [[1], [0]], [[2, 0], [1, 2]]], ids=str)
 def test_tensordot(axes):
     x = sample(3, 2, 4)

@@ -15,18 +15,17 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.creation import reaching
 from tracegraph.array.indexing.selection import boolean_mask
-from tracegraph.array.shaping import neighbours
-from tracegraph.core.shapes import minimum, same_shape
-from tracegraph.core.types import TensorType, as_dtype, bool_, int32, int64
+from tracegraph.core.shapes import same_shape
+from tracegraph.core.types import TensorType, as_dtype, int32, int64
 from tracegraph.errors import InvalidArgumentError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
-from tracegraph.ops.broadcast import full, full_like
+from tracegraph.ops.broadcast import full, full_like, zeros_of
 from tracegraph.ops.constant import Iota
-from tracegraph.ops.elementwise import ADD, EQUAL, IMAG, MUL, REAL, SUB, Cast, NotEqual
+from tracegraph.ops.elementwise import ADD, EQUAL, IMAG, MUL, REAL, SUB, Cast, LogicalAnd, NotEqual
 from tracegraph.ops.index import Gather, ScatterAdd, ScatterMin, ScatterUpdate
 from tracegraph.ops.reduce import CumSum
-from tracegraph.ops.shape import Concatenate, Reshape
+from tracegraph.ops.shape import Pad, Reshape
 from tracegraph.ops.sort import ArgSort
 from tracegraph.tracing.index_checks import (
     check_at_run_time,
@@ -100,20 +99,17 @@ def _numbered(op: str, x: Any) -> tuple[Tensor, Tensor, Tensor]:
     if rank_of(op, values) != 1:
         refuse(op, f"{values.type} is not a vector", values, fix="flatten it: tg.reshape(x, [-1])")
     (length,) = values.type.shape
-    if known_int(length) and length == 0:
-        return values, full(False, TensorType(bool_, (0,))), full(0, TensorType(int32, (0,)))
     # In sorted order equal elements are adjacent; a kind starts where a run of them starts.
     keys = _pair_numbers(values) if values.dtype.is_complex else values
     order = ArgSort(0, False)(keys)
     ordered = Gather(0, 0)(keys, order)
-    one = minimum(length, 1)  # a size that only the run knows may be 0
-    begins = NotEqual()(*neighbours(ordered, 0))
-    before = full(0, TensorType(int32, (one,)))
-    kinds = CumSum(0, False)(Concatenate(0)(before, Cast(int32)(begins)))
+    previous = Pad((1,), (-1,), (0,))(ordered, full(0, ordered.type.with_shape(())))
+    positions = Iota(length, int32)()
+    begins = LogicalAnd()(NotEqual()(ordered, previous), NotEqual()(positions, zeros_of(positions)))
+    kinds = CumSum(0, False)(Cast(int32)(begins))
     places = full(0, kinds.type)
     kind = ScatterUpdate(0, 0)(places, Reshape((length, 1))(order), kinds)
     # The first element of each kind is at the least of its positions.
-    positions = Iota(length, int32)()
     last = broadcast(as_tensor(int32.max), (length,))
     firsts = ScatterMin(0, 0)(last, Reshape((length, 1))(kind), positions)
     first = Gather(0, 0)(firsts, kind)

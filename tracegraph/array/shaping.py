@@ -287,7 +287,7 @@ def rows_of(op: str, pairs: Any) -> Any:
 def _mirrored(x: Tensor, axis: int, before: int, after: int, edge: int) -> Tensor:
     """x with mirror images at both ends of one axis; `edge` is 1 if the edge is not repeated."""
     size = x.type.shape[axis]
-    if known_int(size) and max(before, after) > size - edge:
+    if known_int(size) and max(before, after) > max(size - edge, 0):
         refuse(
             "pad",
             f"axis {axis} of {x.type} is too short to be mirrored by {max(before, after)}",

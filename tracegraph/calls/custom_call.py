@@ -38,7 +38,8 @@ from tracegraph.ops.elementwise import (
     StopGradient,
     TruncateMod,
 )
-from tracegraph.passes.algebra import is_uniform
+from tracegraph.ops.movement import Movement
+from tracegraph.ops.shape import Reshape
 from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.registry import is_registered, registry_version
 from tracegraph.passes.simplify import dead_code, simplify
@@ -438,8 +439,12 @@ def _vanishes(node: Node, vanishing: set[Tensor]) -> bool:
 
 def _is_zero(x: Tensor) -> bool:
     """Whether every element of x is known to be 0."""
-    op = x.node.op if x.node is not None else None
-    return is_uniform(x, 0) or (isinstance(op, Constant) and not op.value.any())
+    if x.node is None:
+        return False
+    op = x.node.op
+    if isinstance(op, Constant):
+        return not op.value.any()
+    return isinstance(op, (Movement, Reshape)) and all(map(_is_zero, x.node.inputs))
 
 
 def _refuse(what: str, source: Source) -> NoReturn:

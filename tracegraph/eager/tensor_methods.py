@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from types import CodeType
 from typing import Any
 
@@ -165,10 +166,10 @@ def _runs_converted() -> bool:
 
 
 def _with_reason(fix: str) -> str:
-    """Why code was not converted, if so, and the fix where Python decides about a graph tensor."""
-    for code in _codes_around():
-        for reason in filter(None, (why(code) for why in why_not_converted)):
-            return f"{code.co_name} runs as plain Python, because {reason}; or {fix}"
+    """Why code, or what called it, was not converted, and the fix where Python decides."""
+    for frame in takewhile(lambda x: not any(ask(x.f_code) for ask in is_converted), user_frames()):
+        for reason in filter(None, (why(frame.f_code) for why in why_not_converted)):
+            return f"{frame.f_code.co_name} runs as plain Python, because {reason}; or {fix}"
     return fix
 
 

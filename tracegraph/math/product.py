@@ -16,6 +16,7 @@ from tracegraph.array.arguments import (
     rank_of,
     refuse,
     refuse_kind,
+    refuse_mismatch,
     sizes_of,
 )
 from tracegraph.array.creation import eye
@@ -24,7 +25,7 @@ from tracegraph.array.shaping import cut, expand_dims, flattened, moved_axes, sq
 from tracegraph.core.shapes import same_size
 from tracegraph.core.types import DType, as_dtype, bool_
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian
-from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail, shown, were
+from tracegraph.errors import DTypeError, Mismatch, ShapeError, SignatureError, fail, shown, were
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import (
@@ -35,7 +36,7 @@ from tracegraph.operands.conversion import (
     cast_to,
 )
 from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
-from tracegraph.ops.contract import MATMUL, adjoint, swap_last
+from tracegraph.ops.contract import MATMUL, adjoint, check_inner_sizes, swap_last
 from tracegraph.ops.elementwise import MUL, SELECT
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.typing import AxisPairs, DTypeLike, TensorLike
@@ -95,6 +96,8 @@ def vector_product(a: Any, b: Any, output_type: DType | None = None) -> Tensor:
     the right, and its extra axis is dropped."""
     a, b = as_operands("matmul", a, b)
     is_row, is_column = rank_of("matmul", a) == 1, rank_of("matmul", b) == 1
+    if min(a.ndim, b.ndim):
+        _refuse_unfit(a, b)
     a, b = expand_dims(a, 0) if is_row else a, expand_dims(b, 1) if is_column else b
     product = matmul(a, b, output_type=output_type)
     dropped = [axis for axis, is_dropped in ((-2, is_row), (-1, is_column)) if is_dropped]
@@ -146,9 +149,18 @@ def _turned(x: Tensor, letter: str, is_transposed: Any, is_adjoint: Any) -> Tens
 
 def _rows_times_matrix(a: Tensor, b: Tensor) -> Tensor:
     """Multiplies all rows of a by one matrix in a single product, not one per leading index."""
+    _refuse_unfit(a, b)
     sizes = a.type.shape
     product = MATMUL(flattened(a, (len(sizes) - 1, 1)), b)
     return Reshape((*sizes[:-1], b.type.shape[-1]))(product)
+
+
+def _refuse_unfit(a: Tensor, b: Tensor) -> None:
+    """Refuses operands that do not fit, in the shapes that the user gave."""
+    try:
+        check_inner_sizes(a.type, b.type)
+    except Mismatch as mismatch:
+        refuse_mismatch("matmul", mismatch, a, b)
 
 
 def with_common_batch(op: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

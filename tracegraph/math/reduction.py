@@ -25,9 +25,8 @@ from tracegraph.array.arguments import (
     with_ones,
     without,
 )
-from tracegraph.array.shaping import cut, neighbours
 from tracegraph.calls.top_level_calls import composition
-from tracegraph.core.shapes import ShapeVariable, element_count, minimum
+from tracegraph.core.shapes import ShapeVariable, element_count
 from tracegraph.core.types import TensorType, as_dtype, float32, float64, int64
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
@@ -45,7 +44,7 @@ from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops import elementwise as ops, reduce as reductions
 from tracegraph.ops.broadcast import Sum, full, full_like, spread, zeros_of
 from tracegraph.ops.decomposition import SINGULAR_VALUES
-from tracegraph.ops.shape import Concatenate, Reshape, Transpose
+from tracegraph.ops.shape import Pad, Reshape, Transpose
 from tracegraph.ops.special import ReducePrecision
 from tracegraph.typing import Axis, DTypeLike, TensorLike
 
@@ -517,12 +516,11 @@ def _scanned(
     place = as_axis(name, axis, rank_of(name, x), x)
     reverse = as_flag(name, "reverse", reverse)
     y = op(place, reverse)(x)
-    size = x.type.shape[place]
-    if not as_flag(name, "exclusive", exclusive) or (known_int(size) and size == 0):
+    if not as_flag(name, "exclusive", exclusive):
         return y
-    before, after = neighbours(y, place)
-    begin = full_like(cut(y, place, 0, minimum(size, 1)), start)
-    return Concatenate(place)(after, begin) if reverse else Concatenate(place)(begin, before)
+    ends = (-1, 1) if reverse else (1, -1)
+    before, after = (tuple(end if k == place else 0 for k in range(y.ndim)) for end in ends)
+    return Pad(before, after, (0,) * y.ndim)(y, full(start, y.type.with_shape(())))
 
 
 __all__ = [

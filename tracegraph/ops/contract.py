@@ -63,6 +63,15 @@ def check_products(precision: str) -> None:
         )
 
 
+def check_inner_sizes(x: TensorType, y: TensorType) -> None:
+    """Whether a product of x and y, matrices or vectors, can sum over an axis of both."""
+    if same_size(x.shape[-1], y.shape[-2:][0]) is None:
+        raise Mismatch(
+            f"inner dimensions differ: {x} times {y}",
+            fix="transpose an operand or check the layer width",
+        )
+
+
 class Matmul(Bilinear):
     """z[..., i, k] = sum_j x[..., i, j] * y[..., j, k]; leading axes are batch axes, equal."""
 
@@ -86,11 +95,7 @@ class Matmul(Bilinear):
                 f"the operands must both be matrices, or equally many of them: {x} times {y}",
                 fix="use tg.tensordot or tg.linalg.matvec for vectors",
             )
-        if same_size(x.shape[-1], y.shape[-2]) is None:
-            raise Mismatch(
-                f"inner dimensions differ: {x} times {y}",
-                fix="transpose an operand or check the layer width",
-            )
+        check_inner_sizes(x, y)
         return x.with_shape((*same_batch(x, y), x.shape[-2], y.shape[-1]))
 
     def vjp(self, g: Tensor, z: Tensor, x: Tensor, y: Tensor) -> Derivative:

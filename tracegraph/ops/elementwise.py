@@ -248,9 +248,6 @@ class Div(Elementwise):
 
     reference = np.divide
 
-    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
-        return 1 / y, -z / y
-
     def vjp(self, g: Tensor, z: Tensor, x: Tensor, y: Tensor) -> Derivative:
         # g / y is rounded once, unlike a product with 1 / y, which may be 0 where y is large.
         return self(g, conjugated(y)), MUL(g, conjugated(-z / y))

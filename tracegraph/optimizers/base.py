@@ -24,6 +24,7 @@ from tracegraph.differentiation.tape import GradientTape
 from tracegraph.errors import (
     DTypeError,
     GradientError,
+    HintError,
     SignatureError,
     counted,
     fail,
@@ -76,6 +77,11 @@ _KEPT = (
     "first step, or decorate the step anew"
 )
 
+_OWN_STEP = (
+    "write update_step(self, gradient, value, slots, factors), which returns the new values of the "
+    "variable and of the slots that the class names in slot_names; factors is the learning rate"
+)
+
 
 class Optimizer(Module):
     """The base class: what all optimizers do with gradients around their `update_step`.
@@ -109,6 +115,14 @@ class Optimizer(Module):
     slot_names: tuple[str, ...] = ()
     #: Whether each row of a step depends only on the same row of the operands.
     has_steps_of_rows = True
+
+    @classmethod
+    @api_boundary
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = vars(cls).get("update_step")
+        if own is not None:
+            _check_step(cls.__name__, own)
 
     @takes_shared
     def __init__(self, learning_rate: Rate = 0.001, **shared: Unpack[Shared]) -> None:
@@ -477,7 +491,7 @@ class Optimizer(Module):
         def updated(gradient: Tensor, value: Tensor, *kept: Tensor) -> Sequence[Tensor]:
             if decay:
                 value = subtract(value, multiply(multiply(value, decay), rate))
-            return self.update_step(gradient, value, kept, factors)
+            return self._checked(self.update_step(gradient, value, kept, factors))
 
         if self.sparse_updates:
             new, *of_slots = updated_rows(updated, gradient, old, self.has_steps_of_rows)
@@ -501,6 +515,18 @@ class Optimizer(Module):
             return new
         is_due = equal(floormod(add(done, 1), self.ema_overwrite_frequency), 0)
         return where(is_due, mean, new)
+
+    def _checked(self, new: Any) -> Sequence[Tensor]:
+        """What `update_step` returned."""
+        own = self.slot_names
+        if not isinstance(new, list | tuple) or len(new) != 1 + len(own):
+            what = counted(len(new), "value") if isinstance(new, list | tuple) else kind_of(new)
+            fail(
+                SignatureError,
+                f"{type(self).__name__}.update_step returned {what}, and its slot_names are {own}",
+                fix="return a tuple: the new value of the variable, and then that of each slot",
+            )
+        return new
 
     def slot_axes(self, name: str, variable: Variable) -> Sequence[int]:
         """The axes that a new slot takes from the variable."""
@@ -526,7 +552,18 @@ class Optimizer(Module):
     ) -> Sequence[Tensor]:
         """The new values of a variable and of its slots, in order: all rows, or with sparse updates
         only those with a gradient."""
-        raise NotImplementedError
+        name = type(self).__name__
+        fail(HintError, f"the optimizer {name} defines no update_step", fix=_OWN_STEP)
+
+
+def _check_step(name: str, step: Any) -> None:
+    """Whether an optimizer's own `update_step` can be called as ours are."""
+    try:
+        inspect.signature(step).bind(*[None] * 5)
+    except TypeError:
+        given = inspect.signature(step)
+        fact = f"{name}.update_step takes {given}, and a step passes 4 arguments"
+        fail(SignatureError, fact, fix=_OWN_STEP)
 
 
 def slot_names(optimizer: Module) -> Any:

@@ -432,7 +432,7 @@ def _dynamic(x: Tensor, parts: list[AxisIndex]) -> Tensor:
     for axis, (part, size) in enumerate(zip(parts, x.type.shape)):
         is_moving = isinstance(part.start, Tensor)
         width = part.count if part.stop is None else part.stop
-        x = with_elements("getitem", x, axis, width) if is_moving else x
+        x = with_elements("getitem", x, axis, width, taken=width) if is_moving else x
         counts.append(width if is_moving else size)
         starts.append(part.start if is_moving else as_tensor(0))
     return DynamicSlice(tuple(counts))(x, *starts)
