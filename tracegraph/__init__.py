@@ -29,6 +29,7 @@ from tracegraph import (
     nest as nest,
     nn as nn,
     random as random,
+    version,
 )
 from tracegraph.api import absent, functional, graph_methods, operators
 from tracegraph.api.control_dependencies import (
@@ -181,7 +182,7 @@ if TYPE_CHECKING:  # imported on first use
 #: The modules that users need; completion omits the others. Those of `absent.LATER` are not
 #: imported yet.
 _MODULES = (
-    *(autodiff, autograph, bitwise, config, debugging, errors),
+    *(autodiff, autograph, autograph.experimental, bitwise, config, debugging, errors),
     *(linalg, math, math.special, nest, nn, random),
 )
 _INTERNAL = frozenset(["Any", "TYPE_CHECKING", "opened"])
@@ -204,8 +205,9 @@ _INITIALIZERS = {
 
 for _module in _MODULES:
     absent.show_names_of(_module)
-# `array` is NumPy's name for a constant: tg.array must raise advice, not be a module.
-del array, _module
+# `array` is NumPy's name for a constant, and `version` a module of TensorFlow: tg.array and
+# tg.version must raise advice, not be modules.
+del array, version, _module
 
 if not TYPE_CHECKING:  # a type checker would believe that every name exists
 

@@ -320,6 +320,7 @@ def _axes(op: str, shape: Any, fewest: int, most: float = math.inf) -> Any:
 
 #: Keras' names for the same classes.
 constant, zeros, ones, identity, orthogonal = Constant, Zeros, Ones, Identity, Orthogonal
+IdentityInitializer, OrthogonalInitializer = Identity, Orthogonal
 random_normal, random_uniform = RandomNormal, RandomUniform
 truncated_normal, variance_scaling = TruncatedNormal, VarianceScaling
 glorot_normal, glorot_uniform = GlorotNormal, GlorotUniform
@@ -381,11 +382,13 @@ __all__ = [
     "HeNormal",
     "HeUniform",
     "Identity",
+    "IdentityInitializer",
     "Initializer",
     "LecunNormal",
     "LecunUniform",
     "Ones",
     "Orthogonal",
+    "OrthogonalInitializer",
     "RandomNormal",
     "RandomUniform",
     "TruncatedNormal",

@@ -79,6 +79,7 @@ def _layers() -> dict[str, Call]:
         **made("layers.Resizing", 2, 2, on_call=(I2,)),
         **made("layers.CategoryEncoding", 4, on_call=(LABELS,)),
         **made("layers.Discretization", [0.0, 1.0], on_call=(X,)),
+        **made("layers.IntegerLookup", vocabulary=[1, 2], on_call=(LABELS,)),
         **made("layers.RandomBrightness", 0.1, on_call=(I2,)),
         **made("layers.RandomContrast", 0.1, on_call=(I2,)),
         **made("layers.RandomCrop", 2, 2, on_call=(I2,)),

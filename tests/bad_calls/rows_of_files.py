@@ -5,7 +5,7 @@ import numpy as np
 import tracegraph as tg
 from tests.bad_calls.row import DTYPE, FAILED, SHAPE, TRACE, VALUE, Row, rows
 
-AVERAGE = tg.train.ExponentialMovingAverage(0.9)
+AVERAGE, LOOKUP = tg.train.ExponentialMovingAverage(0.9), tg.layers.IntegerLookup()
 VARIABLE, COUNT = tg.Variable(1.0), tg.Variable(1)
 ONES = np.ones([2, 3])
 NOWHERE = "/no/such/folder"
@@ -142,13 +142,20 @@ ROWS: list[Row] = [
     *rows(
         "layers.Normalization().adapt",
         (lambda: tg.layers.Normalization().adapt(5), DTYPE, "5"),
-        (lambda: tg.layers.Normalization().adapt([[1.0]]), DTYPE, "[1.0]"),
+        (lambda: tg.layers.Normalization().adapt(iter([[1.0]])), DTYPE, "[1.0]"),
         (lambda: tg.layers.Normalization().adapt([]), VALUE),
         (lambda: tg.layers.Normalization().adapt(ONES[:0]), VALUE),
         (lambda: tg.layers.Normalization().adapt([ONES, ONES[:, :2]]), SHAPE, "(2, 2)", "3"),
         (lambda: tg.layers.Normalization(mean=0.0, variance=1.0).adapt(ONES), VALUE),
         (lambda: tg.layers.Normalization(mean=0.0), VALUE, "0.0", "None"),
         (lambda: tg.layers.Normalization(mean=[0.0], variance=1.0), SHAPE, "(1,)", "()"),
+    ),
+    *rows(
+        "layers.IntegerLookup().adapt",
+        (lambda: LOOKUP.adapt(5), DTYPE, "5"),
+        (lambda: LOOKUP.adapt([1, 2.5]), DTYPE, "2.5", "float64"),
+        (lambda: LOOKUP.adapt([1], steps=0), VALUE, "0"),
+        (lambda: LOOKUP.set_vocabulary([1, 1]), VALUE, "1"),
     ),
     *rows(
         "train.latest_checkpoint",

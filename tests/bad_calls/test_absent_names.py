@@ -80,6 +80,11 @@ def test_advice_names_what_is_there():
         "autograph.trace": "Python's print",
         "profiler.experimental": "tg.profile(f, x)",
         "nn.compute_accidental_hits": "remove_accidental_hits=True",
+        "lookup.StaticHashTable": "use tg.layers.IntegerLookup",
+        "version.VERSION": "use tg.__version__",
+        "autograph.experimental.Feature": "tg.autograph.to_code",
+        "keras.FloatDTypePolicy": 'dtype="mixed_float16"',
+        "utils.get_file": "read and prepared by Python",
     }.items(),
 )
 def test_families_and_slips_say_what_they_must(path, words):

@@ -95,6 +95,103 @@ def test_fewer_elements_than_ranges_leave_the_last_ranges_empty():
     assert len(many.bin_boundaries) == 48
 
 
+TOKENS = [12, 36, 1138, 42]
+PLACED = np.array([[12, 1138, 42, 42], [42, 7, 36, -7]])
+
+
+@pytest.mark.parametrize(
+    ("settings", "places"),
+    [
+        ({}, [[1, 3, 4, 4], [4, 0, 2, 0]]),
+        ({"mask_token": 7}, [[2, 4, 5, 5], [5, 0, 3, 1]]),
+        ({"num_oov_indices": 3}, [[3, 5, 6, 6], [6, 1, 4, 2]]),
+        ({"num_oov_indices": 3, "mask_token": 7}, [[4, 6, 7, 7], [7, 0, 5, 3]]),
+    ],
+)
+def test_integers_have_places_in_a_vocabulary(settings, places):
+    """Also as vectors, in which the mask token does not count, of open sizes, and back."""
+    layer = L.IntegerLookup(vocabulary=TOKENS, **settings)
+    assert layer(PLACED).dtype is tg.int64
+    assert layer(PLACED).numpy().tolist() == places
+    assert layer(PLACED.astype(np.float64)).numpy().tolist() == places
+    assert layer(12).numpy() == places[0][0]
+    assert layer(np.zeros([0, 2], np.int32)).shape == (0, 2)
+    known = np.isin(PLACED, TOKENS)
+    back = L.IntegerLookup(vocabulary=layer.get_vocabulary(), invert=True, **settings)
+    assert np.array_equal(back(places).numpy()[known], PLACED[known])
+    assert back([99, -1]).numpy().tolist() == [-1, -1]
+    is_masked = "mask_token" in settings
+    vectors = np.eye(layer.vocabulary_size())[places][..., int(is_masked) :]
+    for mode, wanted in (
+        ("one_hot", vectors),
+        ("multi_hot", vectors.max(1)),
+        ("count", vectors.sum(1)),
+    ):
+        encode = L.IntegerLookup(vocabulary=TOKENS, output_mode=mode, **settings)
+        f = tg.function(encode, input_signature=[tg.TensorSpec([None, 4], tg.int64)])
+        assert f(PLACED).dtype is tg.float32
+        assert np.array_equal(f(PLACED).numpy(), wanted)
+
+
+FOUND = np.array([[12, 1138, 42], [42, 1000, 36], [-1, 0, 42]])
+
+
+@pytest.mark.parametrize(
+    ("settings", "vocabulary"),
+    [
+        ({}, [-1, 42, 1138, 1000, 36, 12, 0]),
+        ({"mask_token": 0}, [0, -1, 42, 1138, 1000, 36, 12]),
+        ({"max_tokens": 4}, [-1, 42, 1138, 1000]),
+        ({"num_oov_indices": 0}, [42, 1138, 1000, 36, 12, 0]),
+        ({"oov_token": None, "num_oov_indices": 2}, [None, None, 42, 1138, 1000, 36, 12, 0, -1]),
+        ({"mask_token": 0, "output_mode": "count"}, [-1, 42, 1138, 1000, 36, 12]),
+    ],
+)
+def test_vocabularies_are_found_in_data(settings, vocabulary):
+    layer = L.IntegerLookup(**settings)
+    for data in (FOUND, FOUND.tolist(), iter(FOUND), [(row, None) for row in FOUND]):
+        layer.adapt(data)
+        assert layer.get_vocabulary() == vocabulary
+    assert layer.vocabulary_size() == len(vocabulary)
+    start = len(vocabulary) - len(layer.get_vocabulary(include_special_tokens=False))
+    assert layer.get_vocabulary(False) == vocabulary[start:]
+    layer.adapt(iter(FOUND), steps=1)
+    assert layer.get_vocabulary(False) == [1138, 42, 12][: len(vocabulary) - start]
+
+
+def test_a_vocabulary_is_state(tmp_path):
+    """Checkpoints and saved models have it; functions are traced again for another size."""
+    rng = np.random.default_rng(0)
+    data = rng.integers(-(2**40), 2**40, 200)
+    layer = L.IntegerLookup(300, output_mode="one_hot", pad_to_max_tokens=True)
+    layer.adapt(data)
+    model = tg.keras.Sequential([layer, L.Dense(2)])
+    model.serve = tg.function(model)
+    result = model.serve(data)
+    assert model.count_params() == 2 * 200 + (300 + 1) * 2  # tokens, their order, and Dense
+    path = tg.train.Checkpoint(layer=layer).save(tmp_path / "ckpt")
+    other = L.IntegerLookup(300, output_mode="one_hot", pad_to_max_tokens=True)
+    tg.train.Checkpoint(layer=other).restore(path).assert_consumed()
+    assert np.array_equal(other(data).numpy(), np.eye(300)[layer(data).numpy().argmax(-1)])
+    tg.saved_model.save(model, tmp_path / "model")
+    loaded = tg.saved_model.load(tmp_path / "model")
+    assert np.array_equal(loaded.serve(data).numpy(), result.numpy())
+    f = tg.function(other)
+    f(data)
+    traced = f.get_concrete_function(data)
+    other.set_vocabulary([3, int(data[0])])
+    assert f(data).numpy().argmax(-1)[0] == other(data).numpy().argmax(-1)[0] == 2
+    with pytest.raises(tg.errors.ShapeError, match=r"does not have the shape \[200\]"):
+        traced(data)
+
+
+def test_unknown_integers_are_refused_in_every_run():
+    f = tg.function(L.IntegerLookup(num_oov_indices=0, vocabulary=TOKENS, mask_token=0))
+    assert f([[12, 0]]).numpy().tolist() == [[1, 0]]
+    with pytest.raises(tg.errors.InvalidArgumentError, match="have an integer that is unknown"):
+        f([[12, 5]])
+
+
 @pytest.mark.parametrize(
     ("make", "fact"),
     [
@@ -107,10 +204,30 @@ def test_fewer_elements_than_ranges_leave_the_last_ranges_empty():
         (lambda: L.Discretization([2.0, 1.0]), r"the boundaries are \[2.0, 1.0\]"),
         (lambda: L.Discretization([1.0]).adapt(VALUES), "the boundaries were given"),
         (lambda: L.Discretization(num_bins=2).adapt([]), "there are no data"),
-        (lambda: L.Discretization(num_bins=2).adapt([1.0]), "a batch is an array"),
+        (lambda: L.Discretization(num_bins=2).adapt(iter([1.0])), "a batch is an array"),
         (lambda: L.Discretization(num_bins=2).adapt(VALUES * np.nan), "a boundary is nan"),
         (lambda: L.Discretization(num_bins=2).adapt(VALUES * 1j), "given as complex128"),
         (lambda: L.Normalization().adapt(np.array(["a"])), "given as str32"),
+        (lambda: L.IntegerLookup()(ROWS), "it has no vocabulary yet"),
+        (lambda: L.IntegerLookup().adapt([]), "there are no data"),
+        (lambda: L.IntegerLookup().adapt([0.5]), "and there is 0.5 of float64"),
+        (lambda: L.IntegerLookup(vocabulary=np.uint64([2**63])), "is 9223372036854775808 of"),
+        (lambda: L.IntegerLookup(vocabulary=TOKENS).adapt(ROWS), "the vocabulary was given"),
+        (lambda: L.IntegerLookup(vocabulary=["a"]), "tokens are integers"),
+        (lambda: L.IntegerLookup(vocabulary="words.txt"), r"np.loadtxt\(name, np.int64\)"),
+        (lambda: L.IntegerLookup(vocabulary=[]), r"the vocabulary has the shape \(0,\)"),
+        (lambda: L.IntegerLookup(vocabulary=[1, 2, 1]), "the vocabulary has 1 twice"),
+        (lambda: L.IntegerLookup(4, vocabulary=TOKENS), "there are 5 places, and max_tokens is 4"),
+        (lambda: L.IntegerLookup(2, mask_token=0), "max_tokens is 2, of which 2 for the mask"),
+        (lambda: L.IntegerLookup(mask_token=2, vocabulary=[1, 2]), "2, which is at place 1 of the"),
+        (lambda: L.IntegerLookup(invert=True, vocabulary=[1, -1]), "oov_token is -1, which is at"),
+        (lambda: L.IntegerLookup(invert=True, oov_token=None), "oov_token is None"),
+        (lambda: L.IntegerLookup(invert=True, output_mode="count"), "output_mode is 'count'"),
+        (lambda: L.IntegerLookup(num_oov_indices=-1), "num_oov_indices is -1"),
+        (lambda: L.IntegerLookup(pad_to_max_tokens=True), "pad_to_max_tokens is True"),
+        (lambda: L.IntegerLookup(oov_method="farmhash"), "oov_method is 'farmhash'"),
+        (lambda: L.IntegerLookup(idf_weights=[1.0]), "idf_weights were given"),
+        (lambda: L.IntegerLookup(num_oov_indices=0, vocabulary=[0, 1])(ROWS), "that is unknown"),
     ],
 )
 def test_what_does_not_fit_is_refused(make, fact):

@@ -127,7 +127,7 @@ def test_names_that_are_not_here_say_what_to_use():
     assert str(caught.value) == (
         "there is no tg.lookup: there are no tables\n"
         f"  at {__file__}:{caught.traceback[0].lineno + 1}:  _ = tg.lookup\n"
-        "  fix: look things up in a dict, outside of the function"
+        "  fix: use tg.layers.IntegerLookup, or a dict in Python"
     )
     for path, (_, fix) in absent.ABSENT.items():
         *modules, name = path.split(".")

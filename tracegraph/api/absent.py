@@ -180,7 +180,11 @@ ABSENT = {
     **dict.fromkeys(["strings", "string"], (_KINDS, "keep strings in Python")),
     **dict.fromkeys(["ragged", "RaggedTensor"], (_KINDS, "pad the rows, and mask with tg.where")),
     **dict.fromkeys(["sparse", "SparseTensor"], (_KINDS, "use dense tensors and tg.gather")),
-    "lookup": ("there are no tables", "look things up in a dict, outside of the function"),
+    "lookup": (
+        "there are no tables",
+        "use tg.layers.IntegerLookup, or a dict in Python",
+    ),
+    "version": ("there is one version, that of the package", "use tg.__version__"),
     "io": ("files are read and written by Python", "use NumPy's functions, or tg.saved_model"),
 }
 

@@ -103,17 +103,13 @@ _RULES: list[tuple[str, str, str]] = [
     (r"types(\.\w+)*", "types for checkers have a module", "use tg.typing"),
     (r"xla(\.\w+)*", "every function is a program of XLA", "use tg.function"),
     (
-        r"(lite|sysconfig|version|mlir|graph_util|__internal__)(\.\w+)*",
+        r"(lite|sysconfig|mlir|graph_util|__internal__)(\.\w+)*",
         "it is of TensorFlow's own machinery",
         "leave it out, or use tg.config, tg.export and f.graph(x) of a @tg.function",
     ),
+    (r"get_logger", "warnings are Python's", "use Python's warnings and logging"),
     (
-        r"get_logger",
-        "warnings are Python's",
-        "use Python's warnings and logging",
-    ),
-    (
-        r"(import_graph_def|Operation|load_library|load_op_library)",
+        r"import_graph_def|Operation|load_library|load_op_library",
         "it is of TensorFlow's own machinery",
         "use tg.Graph.from_text, tg.saved_model.load, or tg.py_function",
     ),
@@ -237,7 +233,7 @@ _RULES: list[tuple[str, str, str]] = [
     (r"keras\.backend", "functions of tensors are those of tg", "use tg, tg.math and tg.nn"),
     (r"keras\.(random|tree)", "it is in tg itself", "use tg.random, or tg.nest"),
     (
-        r"keras\.(config|mixed_precision|dtype_policies|DTypePolicy)",
+        r"keras\.(config|mixed_precision|dtype_policies|\w*DTypePolicy)",
         "each layer has its dtype",
         'give each layer dtype="mixed_float16", and use tg.optimizers.LossScaleOptimizer',
     ),
@@ -255,8 +251,8 @@ _RULES: list[tuple[str, str, str]] = [
     ),
     (
         r"layers\.(InputSpec|Wrapper)",
-        "layers are called with tensors",
-        "write a subclass of tg.layers.Layer",
+        "layers are called with tensors, and hold other layers as attributes",
+        "leave input_spec out; a wrapper is a tg.layers.Layer with self.layer = layer",
     ),
     (
         r"layers\.Random\w+|layers\.(Pipeline|AutoContrast|MixUp|CutMix|Equalization)\w*",
@@ -264,11 +260,7 @@ _RULES: list[tuple[str, str, str]] = [
         "use tg.image, in the function that reads the batch",
     ),
     (r"layers\.\w+Spectrogram", "signals have functions", "use tg.signal.stft in a layer"),
-    (
-        r"layers\.ThresholdedReLU",
-        "there is no such layer",
-        "use tg.layers.ReLU(threshold=1.0)",
-    ),
+    (r"layers\.ThresholdedReLU", "there is no such layer", "use tg.layers.ReLU(threshold=1.0)"),
     (
         r"layers\.(Hash\w*|\w+Lookup|TextVectorization|StringLookup|FeatureSpace)",
         "data are prepared before they are tensors",
@@ -337,7 +329,11 @@ _REST: list[tuple[str, str, str]] = [
         "models have summaries, and graphs",
         "use model.summary(), or f.graph(x) of a @tg.function",
     ),
-    (r"(keras\.)?utils\.\w+(\.\w+)*", "data are prepared by NumPy", "use NumPy"),
+    (
+        r"(keras\.)?utils\.\w+(\.\w+)*",
+        "data are read and prepared by Python, and nothing is registered",
+        "loop over NumPy arrays, or over any iterator of batches; leave registrations out",
+    ),
 ]
 _FIRST, _LAST = (
     [(re.compile(pattern), reason, fix) for pattern, reason, fix in rules]

@@ -46,6 +46,7 @@ from tracegraph.layers.core import (
 )
 from tracegraph.layers.features.categories import CategoryEncoding as CategoryEncoding
 from tracegraph.layers.features.ranges import Discretization as Discretization
+from tracegraph.layers.features.vocabularies import IntegerLookup as IntegerLookup
 from tracegraph.layers.images.at_random import RandomCrop as RandomCrop, RandomFlip as RandomFlip
 from tracegraph.layers.images.colours import (
     RandomBrightness as RandomBrightness,
@@ -132,12 +133,17 @@ from tracegraph.layers.windows.convolutions import (
     Conv3D as Conv3D,
     Conv3DTranspose as Conv3DTranspose,
     Convolution1D as Convolution1D,
+    Convolution1DTranspose as Convolution1DTranspose,
     Convolution2D as Convolution2D,
+    Convolution2DTranspose as Convolution2DTranspose,
     Convolution3D as Convolution3D,
+    Convolution3DTranspose as Convolution3DTranspose,
     DepthwiseConv1D as DepthwiseConv1D,
     DepthwiseConv2D as DepthwiseConv2D,
     SeparableConv1D as SeparableConv1D,
     SeparableConv2D as SeparableConv2D,
+    SeparableConvolution1D as SeparableConvolution1D,
+    SeparableConvolution2D as SeparableConvolution2D,
 )
 from tracegraph.layers.windows.pooling import (
     AdaptiveAveragePooling1D as AdaptiveAveragePooling1D,

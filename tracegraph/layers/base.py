@@ -512,8 +512,12 @@ def takes(layer: Any, argument: str) -> bool:
 
 
 def parameter_count(variables: Sequence[Variable]) -> int:
-    """The total number of elements in these variables."""
-    return sum(int(element_count(v.tensor_type.shape)) for v in variables)  # type: ignore[arg-type]
+    """The total number of elements in these variables; of an open one, those that it has now."""
+    with at_top_level():
+        types = [
+            v.tensor_type if v.tensor_type.is_static else v.read_value().type for v in variables
+        ]
+    return sum(int(element_count(type.shape)) for type in types)  # type: ignore[arg-type]
 
 
 def activation_of(activation: Any) -> Callable[[Any], Any] | None:

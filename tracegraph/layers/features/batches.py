@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +13,9 @@ from tracegraph.errors import DTypeError, fail
 
 
 def batches_of(op: str, data: Any) -> Iterator[np.ndarray]:
-    """The data as arrays. Raises DTypeError for what is not real numbers."""
-    if hasattr(data, "shape"):
+    """The data as arrays; a list of numbers, or of lists of them, is one. Raises DTypeError for
+    what is not real numbers."""
+    if hasattr(data, "shape") or _is_of_numbers(data):
         yield _numbers(op, data)
         return
     if not hasattr(data, "__iter__") or isinstance(data, (str, dict)):
@@ -25,6 +27,13 @@ def batches_of(op: str, data: Any) -> Iterator[np.ndarray]:
             fix = "give an array, np.array(data), or a list of arrays"
             refuse_kind(op, "a batch is an array", array, fix=fix)
         yield _numbers(op, array)
+
+
+def _is_of_numbers(data: Any) -> bool:
+    first = data
+    while isinstance(first, (list, tuple)) and first:
+        first = first[0]
+    return first is not data and isinstance(first, numbers.Number)
 
 
 def _numbers(op: str, data: Any) -> np.ndarray:
