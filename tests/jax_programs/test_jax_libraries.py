@@ -487,7 +487,9 @@ def test_what_is_no_module_is_refused():
         tg.Module.from_flax({}, {})
     with pytest.raises(tg.errors.TraceError, match="from_equinox: an int is not such a module"):
         tg.Module.from_equinox(3)
-    with pytest.raises(tg.errors.TraceError, match="from_equinox: a PjitFunction is not such a module"):
+    with pytest.raises(
+        tg.errors.TraceError, match="from_equinox: a PjitFunction is not such a module"
+    ):
         tg.Module.from_equinox(jnp.sin)
 
 

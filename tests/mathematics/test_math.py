@@ -7,6 +7,7 @@ is open.
 import enum
 import math
 import operator
+import re
 
 import numpy as np
 import pytest
@@ -1132,6 +1133,15 @@ def test_inner_sizes_that_differ_are_named_in_the_shapes_that_were_given(left, r
         f"matmul: inner dimensions differ: {' times '.join(types)}"
     )
     assert all(f"operand {k}: {type} " in str(error.value) for k, type in enumerate(types))
+
+
+@pytest.mark.parametrize(("left", "right"), [([], [3]), ([3], []), ([2, 3], []), ([], [])], ids=str)
+def test_a_product_with_a_scalar_is_refused_in_the_shapes_that_were_given(left, right):
+    types = " times ".join(f"f32[{','.join(map(str, shape))}]" for shape in (left, right))
+    with pytest.raises(
+        tg.errors.ShapeError, match=re.escape(f"a scalar has no axis to sum over: {types}")
+    ):
+        tg.ones(left) @ tg.ones(right)
 
 
 @pytest.mark.parametrize("axes", [0, 1, 2, [[1], [0]], [[2, 0], [1, 2]]], ids=str)

@@ -84,6 +84,8 @@ def matmul(
     if transpose_b or adjoint_b:
         b = _turned(b, "b", transpose_b, adjoint_b)
     ranks = len(sizes_of("matmul", a)), len(sizes_of("matmul", b))
+    if min(ranks) == 0:
+        _refuse_unfit(a, b)
     if ranks == (2, 2) or min(ranks) < 2:
         return MATMUL(a, b)
     if ranks[1] == 2:
@@ -96,8 +98,7 @@ def vector_product(a: Any, b: Any, output_type: DType | None = None) -> Tensor:
     the right, and its extra axis is dropped."""
     a, b = as_operands("matmul", a, b)
     is_row, is_column = rank_of("matmul", a) == 1, rank_of("matmul", b) == 1
-    if min(a.ndim, b.ndim):
-        _refuse_unfit(a, b)
+    _refuse_unfit(a, b)
     a, b = expand_dims(a, 0) if is_row else a, expand_dims(b, 1) if is_column else b
     product = matmul(a, b, output_type=output_type)
     dropped = [axis for axis, is_dropped in ((-2, is_row), (-1, is_column)) if is_dropped]
@@ -157,6 +158,9 @@ def _rows_times_matrix(a: Tensor, b: Tensor) -> Tensor:
 
 def _refuse_unfit(a: Tensor, b: Tensor) -> None:
     """Refuses operands that do not fit, in the shapes that the user gave."""
+    if min(a.ndim, b.ndim) == 0:
+        fact = f"a scalar has no axis to sum over: {a.type} times {b.type}"
+        refuse("matmul", fact, a, b, fix="use x * y")
     try:
         check_inner_sizes(a.type, b.type)
     except Mismatch as mismatch:
