@@ -671,7 +671,7 @@ OTHER_AT_NAN = {
     "scatter_max": "nan where the extreme is; that of JAX is 0",
     "scatter_min": "as scatter_max",
     "recurrence": "nan times the 0 before the first element is nan",
-    "det": "every cofactor of a matrix that holds nan is nan; JAX has a formula for 3 x 3",
+    "cofactor": "nan for all; the polynomial of JAX has numbers where it does not read the nan",
     "floor_div": "0 everywhere: a step function has no slope; JAX differentiates the remainder",
     "stop_gradient": "0, which is what it is for",
     "scatter_mul": "JAX has no derivative of it",
