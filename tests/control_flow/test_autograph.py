@@ -9,6 +9,7 @@ import itertools
 import linecache
 import pdb
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -1452,6 +1453,27 @@ def caught_inside(x):
         except ValueError:
             x = -x
     return x
+
+
+def test_an_exception_of_a_signal_handler_leaves_cond_at_once():
+    """Only exceptions that a branch raises itself let Python decide which branch to call."""
+    calls = []
+
+    def interrupted():
+        calls.append(1)
+        signal.raise_signal(signal.SIGUSR1)
+        return 1.0
+
+    def late(*_):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGUSR1, late)
+    try:
+        with pytest.raises(TimeoutError):
+            tg.cond(tg.constant(False), interrupted, lambda: 2.0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert calls == [1]
 
 
 def test_an_exception_of_a_traced_branch_must_not_be_caught_behind_it():

@@ -651,8 +651,8 @@ def _with_outputs(graph: Graph, used: tuple[bool, ...]) -> Graph:
     """The graph with only the used outputs. A loop asks for the same ones several times, and so
     does each loop around it."""
     outputs = tuple(y for y, is_used in zip(graph.outputs, used, strict=True) if is_used)
-    make = lambda: dead_code(graph if all(used) else graph.with_outputs(outputs))  # noqa: E731
-    return graph.cached(("with outputs", used), make)
+    kept = graph if all(used) else graph.with_outputs(outputs)
+    return graph.cached(("with outputs", used), lambda: dead_code(kept))
 
 
 def with_inputs(graph: Graph, keep: Iterable[bool]) -> Graph:

@@ -22,6 +22,7 @@ from tracegraph.control_flow.regions import (
     telling,
     traced_region,
 )
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.shapes import ShapeVariable, same_shape
 from tracegraph.core.source import here, is_of_us
 from tracegraph.core.types import bool_, int32, rank_fix
@@ -272,7 +273,7 @@ def _chosen(
 
     try:
         regions = _traced(name, functions)
-    except Exception as error:
+    except outside_interrupts(Exception) as error:
         if is_of_us(type(error)) or not current().is_top_level:
             raise
         return called()

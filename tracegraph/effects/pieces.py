@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: How many programs to keep per part: one for each of the latest sizes.
 MOST_PROGRAMS = 128
 #: So many programs of one part, for different sizes, are a reason to warn.
-_MANY_SIZES = 5
+_MANY_PROGRAMS = 5
 
 
 class DoesNotFit(Exception):
@@ -170,19 +170,19 @@ class PartProgram:
                     known = with_known_sizes(graph, types, sizes)
                     program = self._make(known.assigning_as(graph))
                     self._programs.put(key, program)
-            if graph is self._part.graph and len(self._programs) == _MANY_SIZES:
-                self._tell_of_sizes()
+            exact = [key for key in self._programs if key[0] is self._part.graph]
+            if graph is self._part.graph and len(exact) == _MANY_PROGRAMS:
+                self._tell_of_sizes(exact)
         return program
 
-    def _tell_of_sizes(self) -> None:
-        """Warns of many sizes, each of which is compiled."""
-        formal = self._part.graph.input_types
+    def _tell_of_sizes(self, keys: Iterable[tuple[Any, ...]]) -> None:
+        """Warns of many sizes, each of which is compiled; `keys` are those of the programs."""
         found = []
-        for _, types, *read in self._programs:
-            sizes = read or [*bind_sizes(formal, types).values()]
+        for graph, types, *read in keys:
+            sizes = read or [*bind_sizes(graph.input_types, types).values()]
             found.append(str(sizes[0]) if len(sizes) == 1 else str(tuple(sizes)))
         warn(
-            f"one trace of {self._name} was compiled for {_MANY_SIZES} different sizes that its "
+            f"one trace of {self._name} was compiled for {_MANY_PROGRAMS} different sizes that its "
             f"runs found, which is slow: XLA compiles each size again. Sizes so far: "
             f"{', '.join(found)}. Pad them to few sizes with "
             'tg.function(bucket_sizes="powers_of_two"), or compute with all elements and a mask',

@@ -64,7 +64,8 @@ def check_products(precision: str) -> None:
 
 
 def check_inner_sizes(x: TensorType, y: TensorType) -> None:
-    """Whether a product of x and y, matrices or vectors, can sum over an axis of both."""
+    """Raises Mismatch unless a product of x and y, matrices or vectors, can sum over an axis of
+    both: the last one of x, and the last but one of a matrix y."""
     if same_size(x.shape[-1], y.shape[-2:][0]) is None:
         raise Mismatch(
             f"inner dimensions differ: {x} times {y}",

@@ -17,6 +17,7 @@ from tracegraph.array.creation import fill, ones_like, zeros_like
 from tracegraph.array.indexing.selection import where
 from tracegraph.boundary.tracebacks import api_boundary, asked
 from tracegraph.control_flow.branches import cond
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import IndexedSlices, shape_of
 from tracegraph.core.types import DType, bfloat16, float16, float32, int32
@@ -557,11 +558,11 @@ class Optimizer(Module):
 
 
 def _check_step(name: str, step: Any) -> None:
-    """Whether an optimizer's own `update_step` can be called as ours are."""
+    """Raises SignatureError for an optimizer's own `update_step` that cannot be called as ours."""
+    given = inspect.signature(step)
     try:
-        inspect.signature(step).bind(*[None] * 5)
-    except TypeError:
-        given = inspect.signature(step)
+        given.bind(*[None] * 5)
+    except outside_interrupts(TypeError):
         fact = f"{name}.update_step takes {given}, and a step passes 4 arguments"
         fail(SignatureError, fact, fix=_OWN_STEP)
 

@@ -50,6 +50,9 @@ class IntegerLookup(Layer):
     - `pad_to_max_tokens`: whether these vectors have the length `max_tokens` in any case.
     - `vocabulary_dtype`, `idf_weights`, `sparse`, `oov_method`, `salt`: only the defaults.
 
+    A call takes integers of any shape and dtype, and returns int64 of that shape; in the other
+    modes vectors, of the shapes that `CategoryEncoding` gives.
+
     The vocabulary is a Variable, so that checkpoints and saved models have it. Functions are traced
     again for a vocabulary of another size; a concrete or a loaded function refuses one.
 
