@@ -1,6 +1,6 @@
-"""Containers and objects that a branch or a loop changes in place before their names get other
-values, or before they are returned: what other names for them hold, and what is returned, is that
-of plain Python, or is refused."""
+"""Containers and objects that have several names, of which a branch or a loop gives one another
+value, before or after they are changed in place: what the other names hold, and what is returned,
+is that of plain Python, or is refused."""
 
 from collections import deque
 from dataclasses import dataclass, replace
@@ -197,6 +197,206 @@ def in_a_loop_with_resets(n):
     return state["t"], state["x"]
 
 
+def changed_behind_the_branch(n):
+    xs = ys = [n, n + 1.0]
+    if n > 1.0:
+        xs = [n * 2.0, n * 3.0]
+    xs[0] = n * 9.0
+    return ys[0], xs[0], ys[1]
+
+
+def changed_by_the_other_name(n):
+    xs = ys = [n, n + 1.0]
+    if n > 1.0:
+        xs = [n * 2.0, n * 3.0]
+    ys[0] = n * 9.0
+    return ys[0], xs[0], ys[1]
+
+
+def two_names_of_one_branch(n):
+    if n > 1.0:
+        xs = ys = [n, n]
+    else:
+        xs, ys = [n, n * 2.0], [n * 3.0, n * 4.0]
+    xs[0] = n * 9.0
+    return ys[0], xs[0], ys[1]
+
+
+def names_that_overlap(n):
+    a, b = [n, n + 3.0], [n + 1.0, n + 5.0]
+    if n > 1.0:
+        xs, ys = a, b
+    else:
+        xs, ys = b, b
+    xs[0] = n * 9.0
+    ys[1] = n * 7.0
+    return ys, xs, a, b
+
+
+def changed_by_a_method(n):
+    xs = ys = [n, n + 1.0]
+    if n > 1.0:
+        xs = [n * 2.0, n * 3.0]
+    xs.reverse()
+    return ys[0], xs[0], ys[1]
+
+
+def of_a_conditional_expression(n):
+    a, b = [n, n + 3.0], [n + 1.0, n + 5.0]
+    xs = a if n > 1.0 else b
+    xs[1] += n
+    return a, b, xs
+
+
+def changed_in_a_later_branch(n):
+    xs = ys = [n, n + 1.0]
+    if n > 1.0:
+        xs = [n * 2.0, n * 3.0]
+    if n > 2.0 or n < 0.8:
+        xs[0] = n * 9.0
+    return ys[0], xs[0], ys[1]
+
+
+def changed_in_a_later_loop(n):
+    xs = ys = [n, n + 1.0]
+    if n > 1.0:
+        xs = [n * 2.0, n * 3.0]
+    k = n
+    while k < 6.0:
+        xs[0] = xs[0] * 1.5
+        k += 1.0
+    return ys[0], xs[0], ys[1]
+
+
+def in_an_unrolled_loop(n):
+    xs = ys = [n, n + 1.0]
+    for k in range(4):
+        if n > k:
+            xs = [xs[0], n * 3.0]
+        xs[0] = xs[0] * 1.5
+        xs[1] += k
+    return ys[0], xs[0], ys[1]
+
+
+def of_an_object_behind_the_branch(n):
+    s = o = State(n, [n, n])
+    if n > 1.0:
+        s = State(n * 2.0, [n * 3.0, n * 4.0])
+    s.x = n * 7.0
+    s.held[1] = n * 8.0
+    return o.x, o.held[1], s.x, s.held[1]
+
+
+def of_an_object_in_a_later_loop(n):
+    s = o = State(n, [n, n])
+    if n > 1.0:
+        s = State(n * 2.0, [n * 3.0, n * 4.0])
+    k = n
+    while k < 6.0:
+        s.x = s.x * 2.0
+        s.held[1] += n
+        k = k + 1.0
+    return o.x, o.held[1], s.x, s.held[1]
+
+
+def of_rows(n):
+    rows = [[n, n], [n, n * 2.0]]
+    row = rows[0]
+    if n > 1.0:
+        row = rows[1]
+    row[0] = n * 5.0
+    return rows, row
+
+
+def change(own, n):
+    own[1] = n * 4.0
+
+
+def changed_by_a_function(n):
+    xs = ys = [n, n + 1.0]
+    if n > 1.0:
+        xs = [n * 2.0, n * 3.0]
+    change(xs, n)
+    return ys[0], xs[0], ys[1]
+
+
+def of_dicts_behind_the_branch(n):
+    t = u = {"a": n, "b": n}
+    if n > 1.0:
+        t = {"a": n * 3.0, "b": n}
+    t.update(a=n * 4.0)
+    t["b"] *= 2.0
+    return t, u
+
+
+def exchanged_by_a_branch(n):
+    a, b = [n, n * 2.0], [n * 3.0, n * 4.0]
+    if n > 1.0:
+        a, b = b, a
+    c = a
+    a[0] = n * 10.0
+    b[1] = n * 20.0
+    return a, b, c
+
+
+def bound_anew_twice(n):
+    xs = ys = [n, n + 1.0]
+    if n > 1.0:
+        xs = [n * 2.0, n * 3.0]
+    if n > 2.0:
+        xs = [n * 5.0, n * 6.0]
+    xs[0] = n * 9.0
+    ys[1] = n * 8.0
+    return ys, xs
+
+
+def returned_by_a_function(n):
+    def pick(a, b):
+        if n > 1.0:
+            return a
+        return b
+
+    a, b = [n, n], [n * 2.0, n]
+    c = pick(a, b)
+    c[0] = n * 11.0
+    return a, b, c
+
+
+def changed_by_one_statement(n):
+    xs = ys = [n, n + 1.0]
+    if n > 1.0:
+        xs = [n * 2.0, n]
+    xs[0], ys[1] = n * 5.0, n * 6.0
+    return xs, ys
+
+
+def in_tuples(n):
+    xs = ys = ([n, n + 1.0], n)
+    if n > 1.0:
+        xs = ([n * 2.0, n], n * 2.0)
+    xs[0][0] = n * 5.0
+    return xs, ys
+
+
+def of_the_attribute_of_an_object(n):
+    c = State(n, [n, n])
+    keep = c.held
+    if n > 1.0:
+        c.held = [n * 2.0, n]
+    c.held[0] = n * 6.0
+    return keep, c.held
+
+
+def two_names_in_a_later_branch(n):
+    if n > 1.0:
+        xs = ys = [n * 2.0, n]
+    else:
+        xs, ys = [n, n * 2.0], [n * 3.0, n * 4.0]
+    if n > 2.0 or n < 0.8:
+        xs[0] = n * 9.0
+    return ys[0], xs[0], ys[1]
+
+
 PROGRAMS = [
     of_a_list,
     by_a_method,
@@ -217,6 +417,27 @@ PROGRAMS = [
     two_names_of_another,
     changed_behind_a_return,
     in_a_loop_with_resets,
+    changed_behind_the_branch,
+    changed_by_the_other_name,
+    two_names_of_one_branch,
+    names_that_overlap,
+    changed_by_a_method,
+    of_a_conditional_expression,
+    changed_in_a_later_branch,
+    changed_in_a_later_loop,
+    in_an_unrolled_loop,
+    of_an_object_behind_the_branch,
+    of_an_object_in_a_later_loop,
+    of_rows,
+    changed_by_a_function,
+    of_dicts_behind_the_branch,
+    exchanged_by_a_branch,
+    bound_anew_twice,
+    returned_by_a_function,
+    changed_by_one_statement,
+    in_tuples,
+    of_the_attribute_of_an_object,
+    two_names_in_a_later_branch,
 ]
 
 
@@ -262,12 +483,65 @@ def of_another_type(n):
     return ys[0] * xs[0]
 
 
+def decided_in_an_inner_branch(n):
+    xs = ys = [n, n]
+    if n > 1.0:
+        n = n * 2.0
+        if n > 2.0:
+            xs = [n, n * 2.0]
+    xs[0] = n * 3.0
+    return xs[1] * ys[0]
+
+
+def decided_by_a_loop(n):
+    xs = ys = [n, n]
+    while n < 2.0:
+        xs = [n * 2.0, n * 3.0]
+        n = n + 1.0
+    xs[0] = n * 9.0
+    return tg.stack(ys)
+
+
+def of_another_length(n):
+    xs = ys = [n]
+    if n > 1.0:
+        xs = [n * 2.0]
+    xs.append(n)
+    return ys[0] * n
+
+
+def of_another_length_from_nothing(n):
+    xs = ys = []
+    if n > 1.0:
+        xs = []
+    xs.append(n)
+    return tg.stack(ys)
+
+
+UNKNOWN = [
+    decided_in_an_inner_branch,
+    decided_by_a_loop,
+    of_another_length,
+    of_another_length_from_nothing,
+]
+
+
+def changed_twice_by_one_statement(n):
+    xs = ys = [n, n]
+    if n > 1.0:
+        xs = [n * 2.0, n]
+    xs[0], ys[0] = n * 3.0, n * 4.0
+    return xs[0] + ys[0]
+
+
 @pytest.mark.parametrize(
     "function, fact",
     [
         (read_after_a_loop, r"xs\[0\] is changed in place by the loop .* gives 'xs' another value"),
         (read_in_a_loop, r"xs\[0\] is changed in place by the loop"),
         (returned_after_a_loop, r"state\.x is changed in place by the loop"),
+        *((f, r"may have been changed in place at .*test_other_names") for f in UNKNOWN),
+        (changed_twice_by_one_statement, "two names that may stand for one container"),
         (of_another_type, "the values of the items of xs after the `if` .* differ in type"),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
@@ -292,3 +566,17 @@ def test_an_error_in_a_loop_leaves_them_as_they_were():
     with pytest.raises(Exception, match="concat"):
         failing(tg.constant(1.0))
     np.testing.assert_equal(xs, [1.0, 2.0])
+
+
+def test_a_container_that_nothing_else_has_costs_no_nodes():
+    @tg.function
+    def f(n):
+        state = {"a": n, "b": n * 2.0}
+        for _ in range(30):
+            if state["a"] > 3.0:
+                state = {"a": n, "b": n}
+            state["a"] = state["a"] + state["b"]
+        return state["a"]
+
+    nodes = f.get_concrete_function(tg.TensorSpec((), tg.float64)).graph.nodes
+    assert len(nodes) < 4 * 30

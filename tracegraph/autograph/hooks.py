@@ -55,7 +55,7 @@ from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import LogicalOr
 from tracegraph.tensor_arrays.tensor_array import TensorList
-from tracegraph.tracing.trace import effects_so_far, tries
+from tracegraph.tracing.trace import effects_so_far, has_joined, tries
 from tracegraph.tracing.unrolled_loops import (
     WHILE,
     Unrolled,
@@ -438,6 +438,11 @@ def _chosen(cond: Any, first: Callable[[], Any], second: Callable[[], Any], name
 
 def called(f: Any) -> Any:
     """What converted code calls in place of `f`: its converted form, if it has one."""
+    found = _called(f)
+    return _other_names().watching(found) if has_joined() else found
+
+
+def _called(f: Any) -> Any:
     if type(f) is BuiltinMethodType:
         if type(f.__self__) is list and f.__name__ in ("append", "extend", "insert"):
             return functools.partial(_grow, f)
@@ -458,6 +463,11 @@ def called(f: Any) -> Any:
         if function not in take_as_given:
             return _with_converted_arguments(f)
     return inner
+
+
+def _other_names() -> Any:
+    """The module about containers that may be one, which few programs need."""
+    return opened("tracegraph.autograph.changes.other_names")
 
 
 def _lists() -> Any:
@@ -626,6 +636,7 @@ function_conversion.hooks.cell_contents = SimpleNamespace(
     list_repeat=lambda *args, **options: _lists().list_repeat(*args, **options),
     list_insert=lambda *args, **options: _lists().list_insert(*args, **options),
     called=called,
+    changed=lambda: _other_names().carry_over() if has_joined() else None,
     check_left_out=check_left_out,
     finally_=finally_,
     for_stmt=for_stmt,

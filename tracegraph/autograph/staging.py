@@ -162,7 +162,7 @@ class _Joined:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Exits:
+class Exits:
     """Which flags of a choice say that a branch was left by `return`, `break` or `continue`."""
 
     first: frozenset[str] = frozenset()
@@ -172,7 +172,7 @@ class _Exits:
     #: The names that nothing reads after the choice.
     unread: frozenset[str] = frozenset()
 
-    def after(self, names: Sequence[str], first: Values, second: Values) -> _Exits:
+    def after(self, names: Sequence[str], first: Values, second: Values) -> Exits:
         """Those that say so by their values at the end of the branches too."""
 
         def held(values: Values) -> frozenset[str]:
@@ -196,7 +196,7 @@ def chosen(
     first: Traceable,
     second: Traceable,
     names: Sequence[str],
-    exits: _Exits = _Exits(),
+    exits: Exits = Exits(),
     kept: Iterable[Any] = (),
 ) -> Values:
     """The result of the first function if `pred` holds, else of the second. The containers `kept`
@@ -248,9 +248,11 @@ def chosen(
         lambda graphs: Cond(graphs[0], graphs[1]), pred, regions, [*map(completion, found)]
     )
     rest = iter(tensors)
-    objects = opened("tracegraph.autograph.changes.containers").OneObjectEach(kept)
+    objects = opened("tracegraph.autograph.changes.other_names").OneObjectEach(kept, pred)
     after = measured(tuple(own.value(rest) for own in joined))
-    return tuple(map(objects.given, *given[-2:], after))
+    result = tuple(map(objects.given, *given[-2:], after))
+    given.clear()  # the regions have the list, and nothing else may have what was in it
+    return result
 
 
 def _with_flags(x: Any, y: Any, joined: _Joined) -> _Joined:
@@ -286,7 +288,7 @@ def _known(value: Any, pred: Tensor, holds: bool) -> Any:
     return value
 
 
-def _join(one: Any, other: Any, name: str, reads_values: bool, exits: _Exits) -> _Joined:
+def _join(one: Any, other: Any, name: str, reads_values: bool, exits: Exits) -> _Joined:
     """The value of a name after a choice. Values that do not fit are refused: at once where the
     name is read later, so that the line is that of the choice, else where it is used after all."""
     try:
@@ -299,7 +301,7 @@ def _join(one: Any, other: Any, name: str, reads_values: bool, exits: _Exits) ->
     return _Joined(None, (), Undefined(name, fact, "make both branches give one type"))
 
 
-def _join_read(one: Any, other: Any, name: str, reads_values: bool, exits: _Exits) -> _Joined:
+def _join_read(one: Any, other: Any, name: str, reads_values: bool, exits: Exits) -> _Joined:
     place = StatePlace(
         name, "in the main branch", "in the else branch", "make both branches give one type"
     )
@@ -372,16 +374,19 @@ def run_choice(
     containers = opened("tracegraph.autograph.changes.containers")
     held, keys = containers.held_by((body, orelse), names, carried), containers.BranchesKeys()
     named = containers.held_by_names(names, before, (*held, *carried))
+    others = opened("tracegraph.autograph.changes.other_names")
+    named += others.held_beside((*held, *named, *carried))
 
     def branch(run: Callable[[], None], is_first: bool) -> Traceable:
         def traced() -> tuple[Values, Values]:
             set_state(before)
+            others.settle()
             with changes_kept(run, flags), _objects_kept(run, names, is_loop=False):
                 run()
             if changed := containers.changed((*held, *named), names):
                 raise containers.ContainersChanged(changed)
             after = get_state()
-            values = tuple(map(_as_it_is, after))
+            values = tuple(map(containers.as_it_is, after))
             keys.remember(is_first, named)
             set_state(before)  # without the keys that are its names
             keys.remember(is_first, held)
@@ -390,7 +395,7 @@ def run_choice(
         return traced
 
     try:
-        exits = _Exits(frozenset(), flags, shared, frozenset(unread).difference(shared))
+        exits = Exits(frozenset(), flags, shared, frozenset(unread).difference(shared))
         known = (x.container for x in (*held, *named, *carried))
         after = chosen(pred, branch(body, True), branch(orelse, False), names, exits, known)
     except containers.ContainersChanged as change:
@@ -410,17 +415,7 @@ def run_choice(
         raise
     keys.put_back()
     set_state(after)
-
-
-def _as_it_is(value: Any) -> Any:
-    """A value of the state, in containers of its own: those that it has change when the state is
-    set again."""
-    plain = without_flags(value)
-    if plain is None or nest.opener_of(plain) is None or isinstance(plain, TensorArray):
-        return value
-    leaves, structure = with_whole_arrays(plain)
-    copied = structure.pack(leaves)
-    return copied if plain is value else dataclasses.replace(value, value=copied)
+    others.settle()
 
 
 def _note_raise(error: BaseException) -> None:
@@ -552,6 +547,7 @@ class _StagedLoop:
         self._containers = opened("tracegraph.autograph.changes.containers")
         self._added_keys = self._containers.AddedKeys()
         self._left = self._containers.LeftContainers()
+        self._others = opened("tracegraph.autograph.changes.other_names")
         #: Whether it carries Python floats as float64, and those that it did not carry so before.
         self._has_widened = False
         self._narrowed: list[tuple[_LoopLeaf, TensorType]] = []
@@ -588,7 +584,11 @@ class _StagedLoop:
             self._added_keys.remove()
             self._left.put_back()
             raise
-        self._set_state(self._after(results))
+        after = self._after(results)
+        self._set_state(after)
+        for values in zip(self._before, after):
+            self._others.may_be_one(*values)
+        self._others.settle()
 
     def _open(self) -> bool:
         """Lets sizes of the state change where the user said that they may; False if that is so
@@ -680,6 +680,8 @@ class _StagedLoop:
         user_body, names = self._options.body or body, self._names
         held = self._containers.held_by((user_body,), names, self._carried_items)
         named = self._containers.held_by_names(names, values, self._carried_items)
+        held += self._others.held_beside((*held, *named, *self._carried_items))
+        self._others.settle()
         try:
             with changes_kept(user_body), _objects_kept(user_body, names, is_loop=True):
                 body()

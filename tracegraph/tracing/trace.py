@@ -225,6 +225,9 @@ class Trace(Builder):
         self.checks_bounds: bool = outer.is_top_level or getattr(outer, "checks_bounds", False)
         #: One object for a trace and all traces inside it.
         self.root: Any = outer.root if isinstance(outer, Trace) else object()
+        #: By identity, the containers of Python's that choices made, with those that they may be;
+        #: one table for a trace and all traces inside it.
+        self.joined: dict[int, Any] = outer.joined if isinstance(outer, Trace) else {}
         #: Whether Python's control flow in the user's functions becomes nodes.
         self.converts: bool = getattr(outer, "converts", True)
         #: Sizes that Python was told differ while they were unknown, and where.
@@ -598,6 +601,12 @@ def current_trace() -> Trace | None:
     """The trace that this thread adds nodes to; None at top level."""
     builder = current()
     return builder if isinstance(builder, Trace) else None
+
+
+def has_joined() -> bool:
+    """Whether a choice in the function that is being traced made a container of Python's."""
+    trace = current_trace()
+    return trace is not None and bool(trace.joined)
 
 
 def effects_so_far() -> list[int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, NoReturn
@@ -21,7 +21,6 @@ from tracegraph import nest
 from tracegraph.autograph.state_values import (
     CARRIED,
     ITEMS_OF,
-    SetUnlessLeft,
     Undefined,
     content,
     in_graph,
@@ -34,7 +33,8 @@ from tracegraph.core.source import HOOKS, here, is_of_us, is_ours
 from tracegraph.errors import SignatureError, fail, kind_of, message, shown, warn
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.tensor_arrays.tensor_array import TensorList
+from tracegraph.tensor_arrays.array_states import with_whole_arrays
+from tracegraph.tensor_arrays.tensor_array import TensorArray, TensorList
 
 #: A graph does not carry the items of larger tables.
 _MOST_ITEMS = 1000
@@ -86,7 +86,7 @@ class Held(NamedTuple):
         return any(_differences(self.path, self.items, self.container, names))
 
     def put_back(self) -> None:
-        _put(self.container, self.items)
+        put(self.container, self.items)
 
 
 class Added(NamedTuple):
@@ -129,7 +129,7 @@ def held_by(bodies: Sequence[Any], names: Sequence[str], state: Sequence[Held]) 
     found = {id(x): (path, x) for own in kept for path, x in (own, *_sets_in(*own, _DEEPEST))}
     for known in state:
         found.pop(id(known.container), None)
-    return [Held(path, x, _items_of(x)) for path, x in found.values()]
+    return [Held(path, x, items_of(x)) for path, x in found.values()]
 
 
 def held_by_names(names: Sequence[str], values: Sequence[Any], state: Sequence[Held]) -> list[Held]:
@@ -138,7 +138,7 @@ def held_by_names(names: Sequence[str], values: Sequence[Any], state: Sequence[H
     known = {id(x.container) for x in state}
     pairs = zip(names, map(without_flags, values), strict=True)
     tables = (found for pair in pairs for found in _tables_in(*pair, _DEEPEST))
-    found = {id(x): Held(path, x, _items_of(x), is_named=True) for path, x in tables}
+    found = {id(x): Held(path, x, items_of(x), is_named=True) for path, x in tables}
     return [own for number, own in found.items() if number not in known]
 
 
@@ -147,8 +147,8 @@ def _tables_in(
 ) -> Iterator[tuple[str, Any]]:
     """What can be changed in place in a value: its containers, but not those in containers, and
     the attributes of its objects, with their paths."""
-    table = _table_of(value)
-    if table is not None and not (is_in_table and _is_container(value)):
+    table = table_of(value)
+    if table is not None and not (is_in_table and is_container(value)):
         yield path, table
     items = value if table is None else table
     if not depth or not isinstance(items, (tuple, list, dict, deque)):
@@ -158,9 +158,9 @@ def _tables_in(
             yield from _tables_in(f"{path}[{key!r}]", x, depth - 1, table is not None)
 
 
-def _table_of(value: Any) -> Any:
+def table_of(value: Any) -> Any:
     """A container, or the attributes of an object; None for any other value."""
-    if _is_container(value) or isinstance(value, set):
+    if is_container(value) or isinstance(value, set):
         return value
     is_object = hasattr(value, "__dict__") and not isinstance(value, _NO_OBJECTS)
     return vars(value) if is_object and not is_of_us(type(value)) else None
@@ -170,13 +170,13 @@ def _values_of(items: Any) -> Any:
     return items.values() if isinstance(items, dict) else items
 
 
-def _items_of(container: Any) -> Any:
+def items_of(container: Any) -> Any:
     return frozenset(container) if isinstance(container, set) else _copied(container, _DEEPEST)
 
 
 def _sets_in(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """The sets in a container, with their paths."""
-    if not depth or not _is_container(value):
+    if not depth or not is_container(value):
         return
     if not any(issubclass(x, (set, list, dict, deque)) for x in {*map(type, _values_of(value))}):
         return
@@ -227,39 +227,15 @@ def changed(held: Sequence[Held], names: Sequence[str]) -> list[Held]:
     return found
 
 
-class OneObjectEach:
-    """What the names of a state stand for after a choice, with one container where both branches
-    end with one, whatever names and items it has."""
-
-    def __init__(self, kept: Iterable[Any]) -> None:
-        """The containers that are `kept` were there before."""
-        self._made: dict[tuple[int, int], Any] = {(id(x), id(x)): x for x in kept}
-
-    def given(self, one: Any, other: Any, joined: Any) -> Any:
-        """The joined value of what the branches end with."""
-        if isinstance(joined, SetUnlessLeft):
-            return replace(joined, value=self.given(one, other, joined.value))
-        one, other = without_flags(one), without_flags(other)
-        # Where a branch sets nothing, nothing is read.
-        one, other = (other if _lacks(one) else one), (one if _lacks(other) else other)
-        if type(joined) is tuple:
-            if type(one) is type(other) is tuple and len(one) == len(other) == len(joined):
-                return tuple(map(self.given, one, other, joined))
-            return joined
-        if not _is_container(joined) or not _is_container(one) or not _is_container(other):
-            return joined
-        if (id(one), id(other)) in self._made:
-            return self._made[id(one), id(other)]
-        self._made[id(one), id(other)] = joined
-        if joined is not one and type(joined) is type(one) is type(other):
-            keys = joined.keys() if isinstance(joined, dict) else range(len(joined))
-            for key in keys if len(one) == len(other) == len(joined) else ():
-                joined[key] = self.given(one[key], other[key], joined[key])
-        return joined
-
-
-def _lacks(value: Any) -> bool:
-    return isinstance(value, Undefined)
+def as_it_is(value: Any) -> Any:
+    """A value of the state, in containers of its own: those that it has change when the state is
+    set again."""
+    plain = without_flags(value)
+    if plain is None or nest.opener_of(plain) is None or isinstance(plain, TensorArray):
+        return value
+    leaves, structure = with_whole_arrays(plain)
+    copied = structure.pack(leaves)
+    return copied if plain is value else replace(value, value=copied)
 
 
 class AddedKeys:
@@ -331,8 +307,8 @@ class LeftContainers:
         known = len(self._known)
         for own in held:
             value = without_flags(before.get(own.path))
-            first = _table_of(value)
-            if _is_container(first) and own.is_changed(()):
+            first = table_of(value)
+            if is_container(first) and own.is_changed(()):
                 self._before.setdefault(id(first), Held(own.path, first, first.copy()))
                 items = f"{own.path}[{{!r}}]" if first is value else f"{own.path}.{{}}"
                 self._take(own.path, items, own.items, own.container, first)
@@ -346,7 +322,7 @@ class LeftContainers:
             inner = items.format(key)
             if is_known and not any(_differences(inner, old[key], new[key], ())):
                 continue
-            if is_known and _is_container(first[key]) and _is_container(new[key]):
+            if is_known and is_container(first[key]) and is_container(new[key]):
                 self._take(name, f"{inner}[{{!r}}]", old[key], new[key], first[key])
                 continue
             fact = f"{inner} is changed in place by the loop at {here()}, which gives {name!r} "
@@ -369,7 +345,7 @@ class BranchesKeys:
     def remember(self, is_first: bool, held: Sequence[Held]) -> None:
         """Takes the keys out that a branch added. Raises ContainersChanged if both add one, with
         different values."""
-        pairs = [(own, x) for own in held for x in _added(own) if not _is_container(x.value)]
+        pairs = [(own, x) for own in held for x in _added(own) if not is_container(x.value)]
         found = {x.path: (own, x) for own, x in pairs}
         for _, x in found.values():
             x.remove()
@@ -411,7 +387,7 @@ def _added_in(path: str, old: Any, new: Any) -> Iterator[Added]:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*new] if old.keys() != new.keys() else ():
             x = new[key]
-            if key not in old and (is_number(x) or in_graph(x) or _is_container(x)):
+            if key not in old and (is_number(x) or in_graph(x) or is_container(x)):
                 yield Added(f"{path}[{key!r}]", new, key, new[key])
         pairs = [(key, x, new.get(key)) for key, x in old.items()]
     elif isinstance(old, frozenset) and isinstance(new, set):
@@ -470,12 +446,12 @@ def with_items(
         count = len(values) - len(held)
         set_state(values[:count])
         for x, items in zip(held, values[count:], strict=True):
-            _put(x.container, items if _is_container(items) else _filled(x.items, items))
+            put(x.container, items if is_container(items) else filled(x.items, items))
 
     return get, set, [f"{ITEMS_OF}{x.path}" for x in held]
 
 
-def _filled(items: Any, value: Any) -> Any:
+def filled(items: Any, value: Any) -> Any:
     """One value at the place of each item: that which refuses to be read."""
     return dict.fromkeys(items, value) if isinstance(items, dict) else [value] * len(items)
 
@@ -504,7 +480,7 @@ def _reached_in(
 ) -> Iterator[tuple[str, Any]]:
     if path in names:
         return
-    if _is_container(value) or isinstance(value, (set, Iterator)):
+    if is_container(value) or isinstance(value, (set, Iterator)):
         yield path, value
     elif depth and hasattr(value, "__dict__") and not isinstance(value, _NO_OBJECTS):
         for name, x in [] if is_of_us(type(value)) else [*vars(value).items()]:
@@ -514,7 +490,7 @@ def _reached_in(
 _NO_OBJECTS = (type, FunctionType, MethodType, ModuleType)
 
 
-def _is_container(value: Any) -> bool:
+def is_container(value: Any) -> bool:
     return isinstance(value, (list, dict, deque))
 
 
@@ -525,7 +501,7 @@ def _is_nested(items: Any) -> bool:
 
 def _copied(value: Any, depth: int) -> Any:
     """The items of a container, in containers of their own."""
-    if not depth or not _is_container(value):
+    if not depth or not is_container(value):
         return value
     if isinstance(value, dict):
         return {key: _copied(x, depth - 1) for key, x in value.items()}
@@ -559,7 +535,7 @@ def _places_that_differ(old: Any, new: Any) -> Iterator[int]:
     return itertools.compress(itertools.count(), map(operator.is_not, old, new))
 
 
-def _put(container: Any, items: Any) -> None:
+def put(container: Any, items: Any) -> None:
     """Puts items into a container, and into those in it."""
     if isinstance(container, set):
         container.clear()
@@ -581,7 +557,7 @@ def _put(container: Any, items: Any) -> None:
         if old is x:
             continue
         kind = dict if isinstance(old, dict) else list if isinstance(old, (list, deque)) else None
-        if kind is not None and isinstance(x, kind) and _is_container(old):
-            _put(old, x)
+        if kind is not None and isinstance(x, kind) and is_container(old):
+            put(old, x)
         else:
             container[key] = x

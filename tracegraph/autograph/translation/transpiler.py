@@ -131,6 +131,8 @@ def _lowered(node: Any, context: Any, paths: Mapping[str, frozenset[str]]) -> An
     unsupported_features_checker.verify(node)
     node = activity.resolve(qual_names.resolve(node), context, None)
     node = _Functions(context).visit(node)
+    if any(map(_changes_in_place, ast.walk(node))):
+        node = _Changes(context).visit(node)
     # A pass takes as long as any other, also where nothing is to be lowered.
     found = list(ast.walk(node))
     kinds = {type(x) for x in found}
@@ -202,6 +204,24 @@ def _hook_of(name: str, value: ast.expr) -> ast.expr:
     """The call of a hook with a value, without the copies that a template makes."""
     hook = ast.Attribute(ast.Name(HOOKS, ast.Load()), name, ast.Load())
     return ast.Call(hook, [value], [])
+
+
+def _changes_in_place(node: ast.AST) -> bool:
+    """Whether it is what a statement sets in an object or a container, or a list that grows."""
+    if isinstance(node, (ast.Attribute, ast.Subscript)):
+        return not isinstance(node.ctx, ast.Load)
+    return isinstance(node, ast.Call) and ast.unparse(node.func).startswith(f"{HOOKS}.list_")
+
+
+class _Changes(converter.Base):
+    """Statements that change something in place, each before a call of a hook."""
+
+    def _visit_statement(self, node: Any) -> Any:
+        if not any(map(_changes_in_place, ast.walk(node))):
+            return node
+        return _derived([node, *templates.replace(f"{HOOKS}.changed()")], node)
+
+    visit_Assign = visit_AugAssign = visit_Delete = _visit_statement
 
 
 class _Assertions(converter.Base):
