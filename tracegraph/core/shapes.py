@@ -336,7 +336,8 @@ def _substitute_atom(atom: Any, sizes: Mapping[str, Size]) -> Size:
 def _apply(function: str, left: Size, right: Size) -> Size:
     if function == "floordiv" and isinstance(right, int) and right == 0:
         raise Mismatch(
-            f"{left} is divided by a size that is 0", fix="call it with sizes that are not 0"
+            f"{left} is divided by a size that is 0",
+            fix="call it with sizes that are not 0, or name the size in its TensorSpec: '_n'",
         )
     if isinstance(left, int) and isinstance(right, int):
         return _FUNCTIONS[function](left, right)
