@@ -51,6 +51,7 @@ _USES = [
     "array",
     "bool",
     "call",
+    "delitem",
     "eq",
     "float",
     "getitem",
@@ -61,6 +62,7 @@ _USES = [
     "le",
     "lt",
     "len",
+    "setitem",
 ]
 for _use in (*_USES, *_OPERATORS, *(f"r{x}" for x in _OPERATORS)):
     setattr(Undefined, f"__{_use}__", _refusing)
