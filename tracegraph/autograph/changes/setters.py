@@ -44,7 +44,7 @@ def _is_users(setter: Any) -> bool:
     return isinstance(setter, FunctionType) and not is_ours(setter.__code__.co_filename)
 
 
-def _check(setter: FunctionType, owner: Any, value: Any, set_again: Callable[[], None]) -> None:
+def _check(setter: Any, owner: Any, value: Any, set_again: Callable[[], None]) -> None:
     """Raises SignatureError if setting what was read changes what the object holds."""
     if isinstance(value, SetUnlessLeft):
         return
