@@ -397,7 +397,38 @@ def two_names_in_a_later_branch(n):
     return ys[0], xs[0], ys[1]
 
 
+@dataclass(slots=True)
+class Slotted:
+    x: object
+    held: list
+
+    def put(self, value):
+        self.held[0] = value
+
+
+def of_a_class_with_slots(n):
+    state = other = Slotted(n, [n, n])
+    if n > 1.0:
+        state = Slotted(n * 5.0, [n, n])
+        state.x = state.x + 1.0
+    else:
+        state.x = state.x + 2.0
+    return other.x, state.x
+
+
+def in_a_slot(n):
+    state = Slotted(n, [n, n])
+    rows = state.held
+    if n > 1.0:
+        state.put(n * 3.0)
+    while rows[0] < 9.0:
+        state.put(rows[0] + 1.0)
+    return rows
+
+
 PROGRAMS = [
+    of_a_class_with_slots,
+    in_a_slot,
     of_a_list,
     by_a_method,
     in_the_other_branch,

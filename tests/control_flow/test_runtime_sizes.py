@@ -164,12 +164,27 @@ PROGRAMS = {
         lambda x: tg.concat([INNER(x), INNER(x - 1.0)], 0),
         lambda x: np.concatenate([x[x > 0], (x - 1)[x > 1]]),
     ),
+    "a nested function of what may be empty": (
+        lambda x: BESIDE_EACH_OTHER(positive(x)),
+        lambda x: beside_each_other(x[x > 0]),
+    ),
     "statistics": (
         lambda x: tg.reduce_sum(positive(x)) / tg.cast(tg.maximum(count(x), 1), tg.float64),
         lambda x: np.sum(x[x > 0]) / max(np.sum(x > 0), 1),
     ),
 }
 INNER = tg.function(positive)
+
+
+@tg.function
+def BESIDE_EACH_OTHER(x):
+    pairs = tg.signal.frame(x, 2, 1)
+    return tg.concat([tg.roll(x, 1, 0), x[1:] * x[:-1], tg.reshape(pairs, [-1]), x[::2]], 0)
+
+
+def beside_each_other(x):
+    pairs = np.stack([x[:-1], x[1:]], 1)
+    return np.concatenate([np.roll(x, 1), x[1:] * x[:-1], pairs.ravel(), x[::2]])
 
 
 def distinct(x):

@@ -1499,6 +1499,17 @@ def test_a_trace_that_was_made_for_an_empty_batch_serves_it_after_loading(tmp_pa
         assert [loaded(tg.zeros([size])).numpy().tolist() for size in (3, 0)] == expected
 
 
+@pytest.mark.parametrize(
+    "body", [lambda x: x[1:], lambda x: tg.roll(x, 1, 0), tg.math.is_non_decreasing]
+)
+def test_a_size_that_is_declared_as_one_that_may_be_0_may_be_so_after_loading(tmp_path, body):
+    f = tg.function(body, input_signature=[tg.TensorSpec(["_n"])])
+    f(tg.zeros([3]))
+    save(f, tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    assert loaded(tg.zeros([0])).numpy().tolist() == body(tg.zeros([0])).numpy().tolist()
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("aggregation", list(tg.VariableAggregation))
 @pytest.mark.parametrize("synchronization", list(tg.VariableSynchronization))

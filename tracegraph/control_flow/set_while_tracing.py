@@ -88,7 +88,7 @@ def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[Non
     arrays = [(path, x, copy.copy(x)) for path, x in _arrays_reached(body)]
     lists = [(path, x, len(x)) for path, x in _reached(body) if type(x) is list]
     yield
-    for setting in _changed(x for x in before.values() if x.path not in names):
+    for setting in _changed(x for x in before.values() if not x.is_state_of(names)):
         old, new = setting.old, setting.value
         is_plain = type(new) in _PLAIN
         change = f"changed from {old!r} to {new!r}" if is_plain else "became another tensor"
@@ -116,6 +116,17 @@ def _tell_of_change(path: str, change: str, what: str, is_loop: bool) -> None:
     warn(text)
 
 
+def changed_by(path: str, value: Any, act: Callable[[], None]) -> list[str]:
+    """The paths of the numbers and tensors in a value that `act` replaces by others; they get their
+    values back."""
+    before = [*_settings_in(path, value, 3, set())]
+    act()
+    changed = [*_changed(before)]
+    for x in changed:
+        x.put_back()
+    return [x.path for x in changed]
+
+
 class _Setting(NamedTuple):
     """A name, an attribute or an item, with its value before the trace."""
 
@@ -136,6 +147,20 @@ class _Setting(NamedTuple):
             return self.holder[self.key] if is_table else getattr(self.holder, self.key)
         except (ValueError, LookupError, AttributeError):  # deleted
             return self.old
+
+    def put_back(self) -> None:
+        # Classes of the user may set items in a way of their own.
+        kinds: list[Any] = [kind for kind in (dict, list, deque) if isinstance(self.holder, kind)]
+        if kinds:
+            kinds[0].__setitem__(self.holder, self.key, self.old)
+        else:
+            object.__setattr__(self.holder, self.key, self.old)
+
+    def is_state_of(self, names: Sequence[str]) -> bool:
+        """Whether a statement carries it by its `names`, or with the dataclass that it is in."""
+        owner, dot, _ = self.path.rpartition(".")
+        is_in_structure = dot and owner in names and nest.opener_of(self.holder) is not None
+        return self.path in names or bool(is_in_structure)
 
     @property
     def is_changed(self) -> bool:

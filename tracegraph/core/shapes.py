@@ -2,8 +2,9 @@
 
 A `Dim` is a polynomial with integer coefficients over names, closed under floor division, minimum
 and maximum, so that every shape rule also works for sizes that become known only at run time.
-Names stand for positive numbers, except those that begin with `?`: such a size is a value that the
-run computes, and it may be 0. Names that begin with `$` are those of the open sizes of Variables.
+Names stand for positive numbers, except those that may be 0: `?` begins that of a size that the run
+computes, and `_` that of an argument with such a size. `$` begins those of the open sizes of
+Variables.
 """
 
 from __future__ import annotations
@@ -315,7 +316,7 @@ def _term_bounds(monomial: tuple, coefficient: int) -> tuple[float, float]:
 
 
 def _least_of_name(name: str) -> int:
-    return 0 if name.startswith("?") else 1
+    return 0 if name.startswith(("?", "_")) else 1
 
 
 def _multiply(left: tuple, right: tuple) -> tuple:
@@ -335,7 +336,8 @@ def _substitute_atom(atom: Any, sizes: Mapping[str, Size]) -> Size:
 def _apply(function: str, left: Size, right: Size) -> Size:
     if function == "floordiv" and isinstance(right, int) and right == 0:
         raise Mismatch(
-            f"{left} is divided by a size that is 0", fix="call it with sizes that are not 0"
+            f"{left} is divided by a size that is 0",
+            fix="call it with sizes that are not 0, or name the size in its TensorSpec: '_n'",
         )
     if isinstance(left, int) and isinstance(right, int):
         return _FUNCTIONS[function](left, right)

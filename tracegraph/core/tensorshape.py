@@ -453,7 +453,8 @@ class TensorSpec:
     """The type of an argument: a shape, whose sizes may be open, a dtype, and a name.
 
     - `shape`: ints; None for an open size; a string for a named open size, which is the same
-      wherever the name appears. The shape None leaves the rank open too.
+      wherever the name appears, and may be 0 if the name begins with `_`: a graph that is saved is
+      used as it was traced. The shape None leaves the rank open too.
     - `dtype`: anything that names a data type.
     - `name`: the argument's name in dumps and signatures.
     - `layout`: in an `input_signature`, how the argument is sharded over the devices of a mesh, see

@@ -16,7 +16,7 @@ import numpy as np
 from tracegraph import nest
 from tracegraph.boundary.argument_errors import renamed
 from tracegraph.core.interrupts import outside_interrupts
-from tracegraph.core.shapes import Dim, Shape, ShapeVariable, is_static, plain
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable, is_static, least, plain
 from tracegraph.core.source import caller_of
 from tracegraph.core.tensorshape import TensorShape, TensorSpec, asked_shape
 from tracegraph.core.types import PYTHON_DTYPES, DType, TensorType, bool_, type_of_array
@@ -494,18 +494,19 @@ def leaf_paths(value: Any) -> list[tuple[tuple[str, ...], int]]:
 
 def canonical_keys(keys: Sequence[Any], taken: Sequence[TensorType] = ()) -> tuple[Any, ...]:
     """Keys with fresh names for their symbolic sizes, which the types in `taken` do not have: one
-    per distinct size expression."""
+    per distinct size expression. The names tell which sizes may be 0."""
     if all(not isinstance(key, TensorType) or key.is_static for key in keys):
         return tuple(keys)
     names: dict[Any, Any] = {}
     used = set[str]().union(*map(names_in, taken))
-    numbers = (n for n in itertools.count() if not used & {f"d{n}", f"*s{n}"})
+    numbers = (n for n in itertools.count() if not used & {f"d{n}", f"_d{n}", f"*s{n}"})
 
     def fresh(size: Any) -> Any:
         if isinstance(size, int):
             return size
         if size not in names:
-            names[size] = Dim.named(f"d{next(numbers)}")
+            may_be_0 = "" if (least(size) or 0) >= 1 else "_"
+            names[size] = Dim.named(f"{may_be_0}d{next(numbers)}")
         return names[size]
 
     def renamed(key: Any) -> Any:

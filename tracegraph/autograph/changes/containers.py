@@ -14,10 +14,11 @@ import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType
 from typing import Any, NamedTuple, NoReturn
 
 from tracegraph import nest
+from tracegraph.autograph.changes.attributes import attributes_of
 from tracegraph.autograph.state_values import (
     CARRIED,
     ITEMS_OF,
@@ -29,7 +30,7 @@ from tracegraph.autograph.state_values import (
     is_same,
     without_flags,
 )
-from tracegraph.core.source import HOOKS, here, is_of_us, is_ours
+from tracegraph.core.source import HOOKS, here, is_ours
 from tracegraph.errors import SignatureError, fail, kind_of, message, shown, warn
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
@@ -51,6 +52,7 @@ _USES = [
     "array",
     "bool",
     "call",
+    "delitem",
     "eq",
     "float",
     "getitem",
@@ -61,6 +63,7 @@ _USES = [
     "le",
     "lt",
     "len",
+    "setitem",
 ]
 for _use in (*_USES, *_OPERATORS, *(f"r{x}" for x in _OPERATORS)):
     setattr(Undefined, f"__{_use}__", _refusing)
@@ -162,8 +165,7 @@ def table_of(value: Any) -> Any:
     """A container, or the attributes of an object; None for any other value."""
     if is_container(value) or isinstance(value, set):
         return value
-    is_object = hasattr(value, "__dict__") and not isinstance(value, _NO_OBJECTS)
-    return vars(value) if is_object and not is_of_us(type(value)) else None
+    return attributes_of(value)
 
 
 def _values_of(items: Any) -> Any:
@@ -482,12 +484,9 @@ def _reached_in(
         return
     if is_container(value) or isinstance(value, (set, Iterator)):
         yield path, value
-    elif depth and hasattr(value, "__dict__") and not isinstance(value, _NO_OBJECTS):
-        for name, x in [] if is_of_us(type(value)) else [*vars(value).items()]:
+    elif depth and (table := attributes_of(value)) is not None:
+        for name, x in [*table.items()]:
             yield from _reached_in(f"{path}.{name}", x, names, depth - 1)
-
-
-_NO_OBJECTS = (type, FunctionType, MethodType, ModuleType)
 
 
 def is_container(value: Any) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+from tracegraph.autograph.changes.setters import check_attribute
 from tracegraph.autograph.state_values import content, raw_content, without_flags
 from tracegraph.core.source import is_ours
 from tracegraph.errors import SignatureError, fail
@@ -18,10 +19,12 @@ from tracegraph.errors import SignatureError, fail
 
 def state_of(owner: Any, name: str) -> Any:
     """The state of an attribute. That of a property is what its setter stores: setting it to what
-    it returns may store something else."""
+    it returns may store something else. Raises SignatureError for one that cannot be set back."""
     stored = _stored(owner, name)
     if not stored:
-        return getattr(owner, name)
+        value = getattr(owner, name)
+        check_attribute(owner, name, value)
+        return value
     return {x: getattr(owner, x) for x in stored if hasattr(owner, x)}
 
 

@@ -15,6 +15,7 @@ from sys import getrefcount
 from typing import Any, NamedTuple
 
 from tracegraph import nest
+from tracegraph.autograph.changes.attributes import SlotTable
 from tracegraph.autograph.changes.containers import Held, filled, items_of, put, table_of
 from tracegraph.autograph.staging import Exits, chosen, negated
 from tracegraph.autograph.state_values import SetUnlessLeft, Undefined, is_undefined, without_flags
@@ -96,7 +97,11 @@ class _Watched:
     @property
     def is_held(self) -> bool:
         """Whether anything but this has the container."""
-        return not COUNTS_ARE_TRUSTED or getrefcount(self.table) > 2
+        if isinstance(self.table, SlotTable):
+            count = getrefcount(self.table.owner)
+        else:
+            count = getrefcount(self.table)
+        return count > 2 or not COUNTS_ARE_TRUSTED
 
     @property
     def is_usable(self) -> bool:

@@ -512,9 +512,9 @@ def _loaded(name: Any) -> Any:
     if name.has_attr():
         made = f"{HOOKS}.ldu(lambda: {HOOKS}.attribute_state(owner, key), text)"
         return templates.replace_as_expression(made, text=text, **_attribute(name))
-    return templates.replace_as_expression(
-        f"{HOOKS}.ldu(lambda: value, text)", value=_path(name), text=text
-    )
+    made = f"{HOOKS}.ldu(lambda: {HOOKS}.item_state(owner, key), text)"
+    node = _path(name)
+    return templates.replace_as_expression(made, text=text, owner=node.value, key=node.slice)
 
 
 class _Paths(ast.NodeTransformer):
