@@ -23,17 +23,19 @@ from tracegraph.math.elementwise.arithmetic import (
     add,
     clip_by_value,
     divide,
+    divide_no_nan,
     maximum,
     minimum,
     multiply,
     subtract,
 )
-from tracegraph.math.elementwise.logic import is_nan
+from tracegraph.math.elementwise.logic import greater, is_nan
 from tracegraph.math.elementwise.unary import (
     abs,
     exp,
     expm1,
     log_sigmoid as log_sigmoid,
+    negative,
     sqrt,
     square,
     tanh as tanh,
@@ -312,11 +314,15 @@ def mish(x: TensorLike) -> Tensor:
 def squareplus(x: TensorLike, b: float = 4) -> Tensor:
     """(x + sqrt(x ** 2 + b)) / 2 (Barron 2021)
 
-    >>> tg.activations.squareplus([0.0]).numpy()
-    array([1.], dtype=float32)
+    >>> tg.activations.squareplus([-1e30, 0.0, 1e30]).numpy()
+    array([0.e+00, 1.e+00, 1.e+30], dtype=float32)
     """
     y = as_tensor(x)
-    return multiply(add(y, sqrt(add(square(y), as_number("squareplus", "b", b, low=0)))), 0.5)
+    scale = as_number("squareplus", "b", b, low=0)
+    # x + root cancels below 0, and may overflow above: the root is only added to what has its sign.
+    root = sqrt(add(square(y), scale))
+    total = add(root, where(greater(y, 0), y, negative(y)))
+    return add(nn.relu(y), divide_no_nan(scale / 2, total))
 
 
 def sparse_plus(x: TensorLike) -> Tensor:

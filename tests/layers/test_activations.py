@@ -95,6 +95,26 @@ def test_values_and_derivatives():
         assert tg.layers.Activation(name)([0.5, 0.1]).dtype == tg.float32
 
 
+@pytest.mark.parametrize(
+    ("name", "points", "values", "slopes"),
+    [
+        ("softsign", [np.inf, -np.inf, 3.0], [1.0, -1.0, 0.75], [0.0, 0.0, 0.0625]),
+        ("squareplus", [1e30, -1e30, 0.0, -1e3], [1e30, 0.0, 1.0, 1e-3], [1.0, 0.0, 0.5, 1e-6]),
+    ],
+)
+def test_far_out_the_limit_is_reached(name, points, values, slopes):
+    x = tg.constant(points)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = A.get(name)(x)
+    close(y, values, 1e-5)
+    np.testing.assert_allclose(tape.gradient(y, x).numpy(), slopes, rtol=1e-5, atol=1e-12)
+
+
+def test_squareplus_without_its_root_is_relu():
+    close(A.squareplus([0.0, 2.0, -2.0], 0), [0.0, 2.0, 0.0])
+
+
 @pytest.mark.parametrize("name", [*FORMULAS, "threshold"])
 def test_nan_stays_nan(name):
     """Its own value is nan, and where a row is normalised those of the row are."""

@@ -869,6 +869,26 @@ def test_cumulative_logsumexp():
     close(tg.math.cumulative_logsumexp(x), expected)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize(
+    "given", [[1e30, -1e30, 1e30], [-1e30] * 3, [-np.inf, -np.inf, 3e38], [1e4, 1e4, 1e4]]
+)
+def test_gradients_of_cumulative_logsumexp_of_huge_numbers(given, exclusive, reverse):
+    """Each total divides its cotangent among its elements, though it rounds to one of them."""
+    x = tg.constant(given)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        total = tg.math.cumulative_logsumexp(x, exclusive=exclusive, reverse=reverse)
+    totals = [x[k + exclusive :] if reverse else x[: k + 1 - exclusive] for k in range(3)]
+    found = np.zeros(3)
+    for k, part in enumerate(totals):
+        start = k + exclusive if reverse else 0
+        if len(part) and np.max(part) > -np.inf:
+            found[start : start + len(part)] += scipy.special.softmax(np.float64(part))
+    close(tape.gradient(total, x), np.float32(found))
+
+
 def test_counting():
     x = np.array([[0, 1, 2], [0, 0, 3]], np.int32)
     close(tg.math.count_nonzero(x, 1), np.count_nonzero(x, 1))

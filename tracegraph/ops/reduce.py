@@ -33,6 +33,7 @@ from tracegraph.ops.elementwise import (
     SELECT,
     SUB,
     Cast,
+    StopGradient,
     add_all,
     check_kind,
     conjugated,
@@ -307,22 +308,30 @@ class CumLogsumexp(Cumulative):
     reference = np.logaddexp.accumulate
 
     def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
+        share, ratio = self._shares(x, y)
         total = Recurrence(self.axis, not self.reverse)(
-            shift(self._ratio(y), self.axis, not self.reverse, 0), g
+            shift(ratio, self.axis, not self.reverse, 0), g
         )
-        return (MUL(self._share(x, y), total),)
+        return (MUL(share, total),)
 
     def jvp(self, tangents: tuple[Tensor], y: Tensor, x: Tensor) -> Derivative:
-        return Recurrence(self.axis, self.reverse)(
-            self._ratio(y), MUL(self._share(x, y), tangents[0])
-        )
+        share, ratio = self._shares(x, y)
+        return Recurrence(self.axis, self.reverse)(ratio, MUL(share, tangents[0]))
 
-    def _ratio(self, y: Tensor) -> Tensor:
-        """exp(y[k-1] - y[k]), which is at most 1."""
-        return exp_difference(shift(y, self.axis, self.reverse, -np.inf), y)
+    def _shares(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """exp(x[k]), and the sum up to k-1, as parts of the sum up to k.
 
-    def _share(self, x: Tensor, y: Tensor) -> Tensor:
-        return exp_difference(x, y)
+        They are divided by the sum of exp(x - y), which is 1 only as far as y is exact: for huge
+        numbers y is rounded to the largest of them, and each would count as the whole sum.
+        """
+        y = StopGradient()(y)
+        share = exp_difference(x, y)
+        kept = exp_difference(shift(y, self.axis, self.reverse, -np.inf), y)
+        sums = Recurrence(self.axis, self.reverse)(kept, share)
+        before = MUL(kept, shift(sums, self.axis, self.reverse, 0))
+        is_none = EQUAL(sums, zeros_of(sums))
+        sums = SELECT(is_none, full(1, sums.type), sums)
+        return DIV(share, sums), DIV(before, sums)
 
 
 class Recurrence(Op):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tracegraph.array.arguments import as_inexact
@@ -347,12 +348,16 @@ def log_sigmoid(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def softsign(features: TensorLike, name: str | None = None) -> Tensor:
-    """x / (1 + |x|). Raises DTypeError for integers and truth values.
+    """x / (1 + |x|), which is -1 and 1 at the infinities. Raises DTypeError for integers and truth
+    values.
 
-    >>> tg.math.softsign([-1.0, 3.0]).numpy()
-    array([-0.5 ,  0.75], dtype=float32)
+    >>> tg.math.softsign([-1.0, 3.0, math.inf]).numpy()
+    array([-0.5 ,  0.75,  1.  ], dtype=float32)
     """
     x = as_inexact("softsign", features)
+    if x.dtype.is_floating:
+        largest = full_like(x, float(ml_dtypes.finfo(x.dtype.numpy_dtype).max))
+        x = ops.MAXIMUM(ops.NEG(largest), ops.MINIMUM(x, largest))
     return x / (1 + ops.ABS(x))  # type: ignore[operator]
 
 
