@@ -9,8 +9,6 @@ ACCEPTED = {
     ("linalg.normalize", "ord"): ("no string",),
     ("accumulate_n", "inputs"): _ONE_AS_LIST,
     ("add_n", "inputs"): _ONE_AS_LIST,
-    ("stack", "values"): _ONE_AS_LIST,
-    ("parallel_stack", "values"): _ONE_AS_LIST,
     ("strided_slice", "begin"): _AS_SLICES,
     ("strided_slice", "end"): _AS_SLICES,
     ("strided_slice", "strides"): _AS_SLICES,

@@ -119,6 +119,59 @@ def test_factors_of_contrast_and_brightness_are_on_both_sides():
     assert -51.001 <= change.min() < -40 and 40 < change.max() <= 51.001
 
 
+#: Two rows of two colours, and what Keras 3.15 makes of them.
+COLOURS = np.float32([[[[200, 100, 30], [10, 250, 90]], [[60, 60, 180], [255, 40, 0]]]])
+CHANGED = [
+    (
+        lambda **kw: L.RandomHue([1.0, 1.0], **kw),
+        [30, 130, 200, 250, 10, 170, 180, 180, 60, 0, 215, 255],
+    ),
+    (
+        lambda **kw: L.RandomColorDegeneration([0.3, 0.3], **kw),
+        [176.57, 106.57, 57.57, 55, 223, 111, 64.102, 64.102, 148.102, 208.41, 57.91, 29.91],
+    ),
+    (
+        lambda **kw: L.RandomSharpness([0.9, 0.9], **kw),
+        [255, 127.692, 28.154, 0, 255, 121.385, 60.923, 65.538, 255, 255, 34.462, 0],
+    ),
+    (
+        lambda **kw: L.RandomInvert([1.0, 1.0], **kw),
+        [55, 155, 225, 245, 5, 165, 195, 195, 75, 0, 215, 255],
+    ),
+    (
+        lambda **kw: L.RandomGrayscale(1.0, **kw),
+        [121.9, 121.9, 121.9, 159.999, 159.999, 159.999, 73.674, 73.674, 73.674, 99.7, 99.7, 99.7],
+    ),
+    (
+        lambda **kw: L.RandomSaturation([0.7, 0.7], **kw),
+        np.multiply([0.78431, 0.32295, 0, 0, 0.98039, 0.3268, 0, 0, 0.70588, 1, 0.15686, 0], 255),
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "wanted"), CHANGED)
+def test_tints(make, wanted):
+    """As in Keras, in both formats; nothing changes outside of training."""
+    wanted = np.reshape(wanted, COLOURS.shape)
+    assert np.allclose(make()(COLOURS).numpy(), wanted, atol=2e-3)
+    first = make(data_format="channels_first")(COLOURS[0].transpose(2, 0, 1))
+    assert np.allclose(first.numpy().transpose(1, 2, 0), wanted[0], atol=2e-3)
+    assert np.array_equal(make()(COLOURS, training=False).numpy(), COLOURS)
+
+
+def test_tints_keep_to_the_range_of_values():
+    """For each image in its own way, and with an open number of images."""
+    x = np.broadcast_to(COLOURS / 255 - 0.5, (20, 2, 2, 3))
+    for kind in (L.RandomHue, L.RandomSaturation, L.RandomColorDegeneration, L.RandomSharpness):
+        layer = kind(0.5, (-0.5, 0.5))
+        y = tg.function(layer, input_signature=[tg.TensorSpec([None, 2, 2, 3])])(x).numpy()
+        assert len({one.tobytes() for one in y}) == 20
+        assert np.abs(y).max() <= 0.5
+    y = L.RandomInvert(value_range=(-0.5, 0.5))(x).numpy()
+    assert {one.tobytes() for one in y} == {x[0].tobytes(), (0 - x[0]).tobytes()}
+    assert len({one.tobytes() for one in L.RandomGrayscale()(x).numpy()}) == 2
+
+
 def test_parts_are_cropped():
     x = np.arange(48.0, dtype=np.float32).reshape(1, 6, 8, 1)
     layer = L.RandomCrop(4, 7)

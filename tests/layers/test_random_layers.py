@@ -16,6 +16,7 @@ LAYERS = {
     "AlphaDropout": (lambda: L.AlphaDropout(0.5, seed=3), X),
     "RandomCrop": (lambda: L.RandomCrop(2, 2, seed=3), X),
     "RandomContrast": (lambda: L.RandomContrast(0.5, (-9, 9), seed=3), X),
+    "RandomHue": (lambda: L.RandomHue([0.1, 1.0], seed=3), 50 * np.abs(X)),
     "RandomZoom": (lambda: L.RandomZoom(0.5, seed=3), X),
     "Attention": (lambda: L.Attention(dropout=0.5, seed=3), [STEPS, STEPS]),
     "GRU": (lambda: L.GRU(2, dropout=0.5, recurrent_dropout=0.5, seed=3), STEPS),

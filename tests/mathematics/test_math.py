@@ -1794,6 +1794,14 @@ def test_negative_numbers_are_not_counted():
             tg.math.bincount([-1, 2], **arguments)
 
 
+@pytest.mark.parametrize("kind", ["sum", "mean", "max", "min", "prod"])
+@pytest.mark.parametrize("ids", [0, [[0, 1]]])
+def test_numbers_of_sorted_segments_are_a_vector(kind, ids):
+    segment = getattr(tg.math, f"segment_{kind}")
+    with pytest.raises(tg.errors.ShapeError, match=f"^segment_{kind}: .*, not a vector"):
+        segment([[1.0, 2.0]], ids)
+
+
 def test_segments_beyond_the_type_of_their_numbers():
     numbers = tg.constant([0, 0, 3], tg.int8)
     y = tg.math.unsorted_segment_sum([1.0, -2.0, 3.0], numbers, 200)

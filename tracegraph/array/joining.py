@@ -108,7 +108,7 @@ def stack(values: TensorLike, axis: Axis = 0, name: str | None = None) -> Tensor
         x = values.stack()
         place = as_axis("stack", axis, rank_of("stack", x), x)
         return move_axis(x, 0, place)
-    if has_dtype(values) or isinstance(values, np.ndarray):
+    if not isinstance(values, (list, tuple)) and not is_sequence(values):
         values = unstack(values)
     tensors = together("stack", values)
     sizes = sizes_of("stack", tensors[0])

@@ -58,6 +58,14 @@ from tracegraph.layers.images.moving import (
     RandomZoom as RandomZoom,
 )
 from tracegraph.layers.images.sizes import CenterCrop as CenterCrop, Resizing as Resizing
+from tracegraph.layers.images.tints import (
+    RandomColorDegeneration as RandomColorDegeneration,
+    RandomGrayscale as RandomGrayscale,
+    RandomHue as RandomHue,
+    RandomInvert as RandomInvert,
+    RandomSaturation as RandomSaturation,
+    RandomSharpness as RandomSharpness,
+)
 from tracegraph.layers.merging import (
     Add as Add,
     Average as Average,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.array.arguments import as_count, as_integers, refuse, sizes_of
+from tracegraph.array.arguments import as_count, as_integers, rank_of, refuse, sizes_of
 from tracegraph.array.creation import fill, reaching
 from tracegraph.array.runtime_sizes import is_open
 from tracegraph.array.shaping import cut
@@ -227,11 +227,14 @@ def _ordered(op: str, data: Any) -> Tensor:
 
 
 def _segment_count(op: str, segment_ids: Any) -> Any:
-    """The number of segments of sorted numbers. Raises InvalidArgumentError for numbers that are
-    known not to be sorted."""
+    """The number of segments of sorted numbers. Raises ShapeError for what is not a vector, and
+    InvalidArgumentError for numbers that are known not to be sorted."""
     ids = as_integers(op, "the segment numbers", segment_ids)
+    if rank_of(op, ids) != 1:
+        fix = f"give a vector, or use tg.math.unsorted_{op}"
+        refuse(op, f"the segment numbers are {ids.type}, not a vector", ids, fix=fix)
     value = value_now(ids)
-    if value is not None and value.ndim == 1:
+    if value is not None:
         falls = np.flatnonzero(value[1:] < value[:-1])
         if falls.size:
             before, after = value[falls[0] : falls[0] + 2]

@@ -17,7 +17,7 @@ from tracegraph.operands.conversion import cast_to
 from tracegraph.typing import DTypeLike
 
 
-class _Colouring(AtRandom):
+class OfColours(AtRandom):
     """A layer that changes each image by a random factor, and clips the values of pixels."""
 
     def __init__(
@@ -48,7 +48,7 @@ class _Colouring(AtRandom):
         return low, high
 
 
-class RandomContrast(_Colouring):
+class RandomContrast(OfColours):
     """(x - mean) * contrast + mean for each channel of each image, with a random contrast for each
     image, in training; see `tg.image.adjust_contrast`.
 
@@ -84,7 +84,7 @@ class RandomContrast(_Colouring):
         return clip_by_value(add(multiply(subtract(x, mean), contrast), mean), *self.value_range)
 
 
-class RandomBrightness(_Colouring):
+class RandomBrightness(OfColours):
     """x + brightness, with a random brightness for each image, in training.
 
     - `factor`: the largest part of the range of values to add or to subtract, from 0 to 1; or two
