@@ -69,7 +69,7 @@ def test_first_derivatives_are_those_of_jax(limit, count):
     assert n == count
     with jax.enable_x64(True):
         loss = lambda x, w: jnp.sum(tanh_steps_by_jax(x, w, count) ** 2)  # noqa: E731
-        wanted = jax.value_and_grad(loss, (0, 1))(START, WEIGHTS)
+        wanted = jax.jit(jax.value_and_grad(loss, (0, 1)))(START, WEIGHTS)
     np.testing.assert_allclose(y, wanted[0], rtol=1e-12)
     for g, w in zip(gs, wanted[1], strict=True):
         np.testing.assert_allclose(g, w, rtol=1e-10, atol=1e-15)
