@@ -248,11 +248,8 @@ def chosen(
         lambda graphs: Cond(graphs[0], graphs[1]), pred, regions, [*map(completion, found)]
     )
     rest = iter(tensors)
-    objects = opened("tracegraph.autograph.changes.other_names").OneObjectEach(kept, pred)
     after = measured(tuple(own.value(rest) for own in joined))
-    result = tuple(map(objects.given, *given[-2:], after))
-    given.clear()  # the regions have the list, and nothing else may have what was in it
-    return result
+    return _other_names().with_one_object_each(kept, pred, given, after)
 
 
 def _with_flags(x: Any, y: Any, joined: _Joined) -> _Joined:
@@ -364,23 +361,19 @@ def run_choice(
     carried: Sequence[Any] = (),
     unread: Sequence[str] = (),
 ) -> None:
-    """An `if` on a predicate of the graph: traces both branches from the same state. The `flags`
-    say, where `pred` does not hold, that the code was left; `shared` names are read elsewhere too,
-    and nothing reads the `unread` afterwards.
-    What is in the containers `carried` is state already."""
+    """An `if` on a predicate of the graph: traces both branches from the same state, of which what
+    is in the containers `carried` is a part already. The `flags` say, where `pred` does not hold,
+    that the code was left; `shared` names are read elsewhere too, and the `unread` nowhere."""
     before, flags = before_statement(names, get_state()), frozenset(flags)
     advanced = thread.advanced
     # The first statement that is traced opens it.
     containers = opened("tracegraph.autograph.changes.containers")
     held, keys = containers.held_by((body, orelse), names, carried), containers.BranchesKeys()
-    named = containers.held_by_names(names, before, (*held, *carried))
-    others = opened("tracegraph.autograph.changes.other_names")
-    named += others.held_beside((*held, *named, *carried))
+    named = _other_names().held_by_names(names, before, (*held, *carried))
 
     def branch(run: Callable[[], None], is_first: bool) -> Traceable:
         def traced() -> tuple[Values, Values]:
             set_state(before)
-            others.settle()
             with changes_kept(run, flags), _objects_kept(run, names, is_loop=False):
                 run()
             if changed := containers.changed((*held, *named), names):
@@ -415,7 +408,7 @@ def run_choice(
         raise
     keys.put_back()
     set_state(after)
-    others.settle()
+    _other_names().settle()
 
 
 def _note_raise(error: BaseException) -> None:
@@ -547,7 +540,6 @@ class _StagedLoop:
         self._containers = opened("tracegraph.autograph.changes.containers")
         self._added_keys = self._containers.AddedKeys()
         self._left = self._containers.LeftContainers()
-        self._others = opened("tracegraph.autograph.changes.other_names")
         #: Whether it carries Python floats as float64, and those that it did not carry so before.
         self._has_widened = False
         self._narrowed: list[tuple[_LoopLeaf, TensorType]] = []
@@ -586,9 +578,7 @@ class _StagedLoop:
             raise
         after = self._after(results)
         self._set_state(after)
-        for values in zip(self._before, after):
-            self._others.may_be_one(*values)
-        self._others.settle()
+        _other_names().settle_after_loop(self._before, after)
 
     def _open(self) -> bool:
         """Lets sizes of the state change where the user said that they may; False if that is so
@@ -680,8 +670,7 @@ class _StagedLoop:
         user_body, names = self._options.body or body, self._names
         held = self._containers.held_by((user_body,), names, self._carried_items)
         named = self._containers.held_by_names(names, values, self._carried_items)
-        held += self._others.held_beside((*held, *named, *self._carried_items))
-        self._others.settle()
+        held += _other_names().held_beside((*held, *named, *self._carried_items))
         try:
             with changes_kept(user_body), _objects_kept(user_body, names, is_loop=True):
                 body()
@@ -1055,6 +1044,7 @@ def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None
     kept = {id(x): x for x in held if type(x) in (list, TensorList)}
     kept |= {id(x): x for x in containers.inside(body)}
     lengths = [(x, len(x)) for x in kept.values() if type(x) is list]
+    _other_names().settle()
     thread.entered.append(_Entered(kept, kind))
     try:
         yield
@@ -1070,6 +1060,11 @@ def _objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Any:
     outside."""
     names = (*names, *names_and_attributes().names_stored(body, names))
     return opened("tracegraph.control_flow.set_while_tracing").objects_kept(body, names, is_loop)
+
+
+def _other_names() -> Any:
+    """The module about containers that may be one; the first statement that is traced opens it."""
+    return opened("tracegraph.autograph.changes.other_names")
 
 
 def names_and_attributes() -> Any:

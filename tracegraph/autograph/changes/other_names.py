@@ -15,6 +15,7 @@ from sys import getrefcount
 from typing import Any, NamedTuple
 
 from tracegraph import nest
+from tracegraph.autograph.changes import containers
 from tracegraph.autograph.changes.attributes import SlotTable
 from tracegraph.autograph.changes.containers import Held, filled, items_of, put, table_of
 from tracegraph.autograph.staging import Exits, chosen, negated
@@ -30,12 +31,21 @@ from tracegraph.tracing.trace import current_trace
 Condition = Callable[[], Tensor | None]
 
 
-class OneObjectEach:
+def with_one_object_each(
+    kept: Iterable[Any], pred: Tensor, given: list[tuple[Any, ...]], joined: tuple[Any, ...]
+) -> tuple[Any, ...]:
     """What the names of a state stand for after a choice, with one container where both branches
-    end with one, whatever names and items it has."""
+    end with one, whatever names and items it has. The containers `kept` were there before, and the
+    last two of `given` are what the branches end with, the one where `pred` holds first."""
+    one, other = given[-2:]
+    given.clear()  # the regions keep the list, and nothing is to keep what is in it
+    return tuple(map(_OneObjectEach(kept, pred).given, one, other, joined))
+
+
+class _OneObjectEach:
+    """The containers that are made for one choice."""
 
     def __init__(self, kept: Iterable[Any], pred: Tensor) -> None:
-        """The containers that are `kept` were there before."""
         self._made: dict[tuple[int, int], Any] = {(id(x), id(x)): x for x in kept}
         self._pred = pred
 
@@ -69,7 +79,14 @@ class OneObjectEach:
         link(joined, other, _if(self._pred, False))
 
 
-def may_be_one(before: Any, after: Any) -> None:
+def settle_after_loop(before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Notes what the names of a loop's state stand for before and after it."""
+    for values in zip(before, after, strict=True):
+        _may_be_one(*values)
+    settle()
+
+
+def _may_be_one(before: Any, after: Any) -> None:
     """Notes that a name stands after a loop for what it stood for before, or for another value."""
     before, after = without_flags(before), without_flags(after)
     one, other = table_of(before), table_of(after)
@@ -81,7 +98,7 @@ def may_be_one(before: Any, after: Any) -> None:
         link(other, one, lambda: None)
     one, other = (before, after) if isinstance(before, tuple) else (one, other)
     for key in _keys(one) if len(one) == len(other) else ():
-        may_be_one(one[key], other[key])
+        _may_be_one(one[key], other[key])
 
 
 @dataclass(eq=False)
@@ -218,6 +235,13 @@ def _spread(own: _Watched, changes: Mapping[_Watched, _Change]) -> None:
                 waiting.append((other, other.table, None))
             else:
                 waiting.append((other, new, condition))
+
+
+def held_by_names(names: Sequence[str], values: Sequence[Any], state: Sequence[Held]) -> list[Held]:
+    """The containers that the names of a statement's state stand for before it, and those that may
+    be one with any that it reaches, apart from those that are in its `state` already."""
+    found = containers.held_by_names(names, values, state)
+    return found + held_beside((*found, *state))
 
 
 def held_beside(known: Iterable[Held]) -> list[Held]:
