@@ -645,9 +645,7 @@ function_conversion.hooks.cell_contents = SimpleNamespace(
     in_=in_,
     is_=is_,
     is_undefined=is_undefined,
-    item_state=lambda owner, key: opened("tracegraph.autograph.changes.setters").item_of(
-        owner, key
-    ),
+    item_state=lambda *args: opened("tracegraph.autograph.changes.setters").item_of(*args),
     iterated=iterated,
     ld=read,
     ldu=ldu,

@@ -312,8 +312,10 @@ def _join_read(one: Any, other: Any, name: str, reads_values: bool, exits: Exits
 
 
 def _join_leaves(one: Any, other: Any, place: StatePlace, reads_values: bool) -> _StateLeaf:
-    if is_same(one, other):
+    if is_same(one, other) or is_undefined(one):
         return _StateLeaf(None, one)
+    if is_undefined(other):  # an item that refuses to be read in one branch does so after it
+        return _StateLeaf(None, other)
     if not is_carried(one) or not is_carried(other):
         place.refuse(
             SignatureError, one, other, "choose between tensors, or decide by a Python value"
@@ -578,7 +580,7 @@ class _StagedLoop:
             raise
         after = self._after(results)
         self._set_state(after)
-        _other_names().settle_after_loop(self._before, after)
+        _other_names().settle_after_loop(self._before, *self._step, after)
 
     def _open(self) -> bool:
         """Lets sizes of the state change where the user said that they may; False if that is so
@@ -615,8 +617,9 @@ class _StagedLoop:
 
     def stepped(self, body: Callable[[], None], tensors: Sequence[Tensor]) -> list[Tensor]:
         """The state after an iteration that starts with `tensors`."""
-        self._run(body, self.values(tensors))
+        self._run(body, begun := self.values(tensors))
         after = [*self._after_iteration()]
+        self._step = begun, (*after,)
         for number, value in enumerate(after):
             if is_undefined(self._before[number]) and not is_undefined(value):
                 after[number] = self._carried(number, value)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import itertools
 import operator
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from tracegraph import nest
@@ -81,6 +81,13 @@ class Held(NamedTuple):
     #: Whether the path is a name of the state. The statement may give that to another container, so
     #: no name says what is in this one afterwards.
     is_named: bool = False
+    #: The identities of the containers in it, by their paths.
+    inner: Mapping[str, int] = MappingProxyType({})
+
+    @staticmethod
+    def of(path: str, container: Any, is_named: bool = False) -> Held:
+        inner = {place: id(x) for place, x in _containers_in(path, container, _DEEPEST)}
+        return Held(path, container, items_of(container), is_named, inner)
 
     def is_changed(self, names: Sequence[str]) -> bool:
         """Whether an item was replaced or removed, apart from those that are state by their
@@ -132,7 +139,7 @@ def held_by(bodies: Sequence[Any], names: Sequence[str], state: Sequence[Held]) 
     found = {id(x): (path, x) for own in kept for path, x in (own, *_sets_in(*own, _DEEPEST))}
     for known in state:
         found.pop(id(known.container), None)
-    return [Held(path, x, items_of(x)) for path, x in found.values()]
+    return [Held.of(path, x) for path, x in found.values()]
 
 
 def held_by_names(names: Sequence[str], values: Sequence[Any], state: Sequence[Held]) -> list[Held]:
@@ -141,8 +148,8 @@ def held_by_names(names: Sequence[str], values: Sequence[Any], state: Sequence[H
     known = {id(x.container) for x in state}
     pairs = zip(names, map(without_flags, values), strict=True)
     tables = (found for pair in pairs for found in _tables_in(*pair, _DEEPEST))
-    found = {id(x): Held(path, x, items_of(x), is_named=True) for path, x in tables}
-    return [own for number, own in found.items() if number not in known]
+    found = {id(x): (path, x) for path, x in tables}
+    return [Held.of(*own, is_named=True) for number, own in found.items() if number not in known]
 
 
 def _tables_in(
@@ -207,7 +214,9 @@ def changed(held: Sequence[Held], names: Sequence[str]) -> list[Held]:
     """Those that were changed. Raises SignatureError for one that is too large to be carried, and
     for a set."""
     found = [x for x in held if x.is_changed(names)]
+    known = {number for x in held for number in (id(x.container), *x.inner.values())}
     for x in found:
+        _check_places(x, known)
         if isinstance(x.container, set):
             lost = shown([*(x.items - x.container)])
             x.put_back()
@@ -238,6 +247,27 @@ def as_it_is(value: Any) -> Any:
     leaves, structure = with_whole_arrays(plain)
     copied = structure.pack(leaves)
     return copied if plain is value else replace(value, value=copied)
+
+
+def _check_places(own: Held, known: Container[int]) -> None:
+    """Raises SignatureError if one of the `known` containers is at another place in a container
+    whose items are state, since these are put into what is at their places."""
+    for place, x in _containers_in(own.path, own.container, _DEEPEST):
+        if id(x) in known and own.inner.get(place) != id(x):
+            fail(
+                SignatureError,
+                f"{place} becomes a container with another name, in a branch or a loop that a "
+                f"tensor decides about and that changes items in {own.path}",
+                fix="put a copy there: rows[k] = [*row]",
+            )
+
+
+def _containers_in(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    if depth and isinstance(value, (list, dict, deque)) and _is_nested(_values_of(value)):
+        for key, x in value.items() if isinstance(value, dict) else enumerate(value):
+            if is_container(x):
+                yield f"{path}[{key!r}]", x
+                yield from _containers_in(f"{path}[{key!r}]", x, depth - 1)
 
 
 class AddedKeys:

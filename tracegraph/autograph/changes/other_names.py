@@ -9,7 +9,7 @@ known in a branch or a loop alone, what may have changed refuses to be read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import getrefcount
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from tracegraph import nest
 from tracegraph.autograph.changes import containers
 from tracegraph.autograph.changes.attributes import SlotTable
-from tracegraph.autograph.changes.containers import Held, filled, items_of, put, table_of
+from tracegraph.autograph.changes.containers import Held, filled, put, table_of
 from tracegraph.autograph.staging import Exits, chosen, negated
 from tracegraph.autograph.state_values import SetUnlessLeft, Undefined, is_undefined, without_flags
 from tracegraph.core.source import here
@@ -79,26 +79,30 @@ class _OneObjectEach:
         link(joined, other, _if(self._pred, False))
 
 
-def settle_after_loop(before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Notes what the names of a loop's state stand for before and after it."""
-    for values in zip(before, after, strict=True):
-        _may_be_one(*values)
+def settle_after_loop(
+    before: Sequence[Any], begun: Sequence[Any], ended: Sequence[Any], after: Sequence[Any]
+) -> None:
+    """Notes what the names of a loop's state may stand for after it: for what they stood for before
+    it, or at the end of a step. A step begins with containers of its own."""
+    outer = {id(own): table for own, table in _pairs(tuple(begun), tuple(before))}
+    ways = [[*_pairs(tuple(after), tuple(x))] for x in (before, ended)]
+    for table, own in itertools.chain(*ways):
+        link(table, outer.get(id(own), own), lambda: None)
+    if all(len({id(own) for _, own in pairs}) == len(pairs) for pairs in ways):
+        _set_apart([table for table, _ in ways[0]])
     settle()
 
 
-def _may_be_one(before: Any, after: Any) -> None:
-    """Notes that a name stands after a loop for what it stood for before, or for another value."""
-    before, after = without_flags(before), without_flags(after)
-    one, other = table_of(before), table_of(after)
-    if before is after or type(before) is not type(after):
+def _pairs(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
+    """The containers at the same places of two values of one structure."""
+    one, other = without_flags(one), without_flags(other)
+    tables = [x if isinstance(x, tuple) else table_of(x) for x in (one, other)]
+    if one is other or type(one) is not type(other) or tables[0] is None:
         return
-    if not isinstance(before, tuple):
-        if one is None or isinstance(one, set):
-            return
-        link(other, one, lambda: None)
-    one, other = (before, after) if isinstance(before, tuple) else (one, other)
-    for key in _keys(one) if len(one) == len(other) else ():
-        _may_be_one(one[key], other[key])
+    if not isinstance(one, (tuple, set)):
+        yield tables[0], tables[1]
+    for key in _keys(tables[0]) if _keys(tables[0]) == _keys(tables[1]) else ():
+        yield from _pairs(tables[0][key], tables[1][key])
 
 
 @dataclass(eq=False)
@@ -110,6 +114,8 @@ class _Watched:
     items: Any
     #: What may be the same object, with the conditions.
     others: dict[_Watched, Condition] = field(default_factory=dict)
+    #: Those that have one of these in common are never one object.
+    apart: set[object] = field(default_factory=set)
 
     @property
     def is_held(self) -> bool:
@@ -179,7 +185,17 @@ def link(one: Any, other: Any, condition: Condition) -> None:
         _link(first, second, condition)
 
 
+def _set_apart(tables: Iterable[Any]) -> None:
+    """Notes that these are different objects."""
+    trace, mark = current_trace(), object()
+    for own in () if trace is None else (trace.joined.get(id(x)) for x in tables):
+        if own is not None:
+            own.apart.add(mark)
+
+
 def _link(one: _Watched, other: _Watched, condition: Condition) -> None:
+    if one.apart & other.apart:
+        return
     if one in other.others:
         condition = _combined(LogicalOr, condition, other.others[one])
     one.others[other] = other.others[one] = condition
@@ -220,7 +236,7 @@ def _spread(own: _Watched, changes: Mapping[_Watched, _Change]) -> None:
     waiting: list[tuple[_Watched, Any, Condition | None]] = [(own, own.table, None)]
     for each, new, before in waiting:
         for other, condition in [*each.others.items()]:
-            if other in seen:
+            if other in seen or other.apart & own.apart:
                 continue
             seen.add(other)
             if other in changes and changes[other].clashes_with(change):
@@ -249,7 +265,7 @@ def held_beside(known: Iterable[Held]) -> list[Held]:
     numbers = {id(x.container) for x in known}
     watched = [own for own in _watched() if id(own.table) not in numbers]
     rest = [own.table for own in watched if own.is_usable]
-    return [Held("another name", x, items_of(x), is_named=True) for x in rest]
+    return [Held.of("another name", x, is_named=True) for x in rest]
 
 
 def watching(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -273,8 +289,8 @@ def _fits(keys: Sequence[Any], table: Any) -> bool:
 
 def _selected(holds: Tensor, new: Any, old: Any) -> Any:
     """The new item where the condition holds, else the old one."""
-    if new is old or is_undefined(old):
-        return old
+    if new is old or is_undefined(old) or is_undefined(new):
+        return old if is_undefined(old) else new
     name = "the item of a container with two names"
     exits = Exits(unread=frozenset([name]))
     (item,) = chosen(holds, lambda: ((new,), (new,)), lambda: ((old,), (old,)), (name,), exits)

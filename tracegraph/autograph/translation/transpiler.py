@@ -208,9 +208,14 @@ def _hook_of(name: str, value: ast.expr) -> ast.expr:
 
 def _changes_in_place(node: ast.AST) -> bool:
     """Whether it is what a statement sets in an object or a container, or a list that grows."""
-    if isinstance(node, (ast.Attribute, ast.Subscript)):
-        return not isinstance(node.ctx, ast.Load)
-    return isinstance(node, ast.Call) and ast.unparse(node.func).startswith(f"{HOOKS}.list_")
+    match node:
+        case (
+            ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del())
+        ):
+            return True
+        case ast.Call(ast.Attribute(ast.Name(name), attribute)):
+            return name == HOOKS and attribute.startswith("list_")
+    return False
 
 
 class _Changes(converter.Base):
