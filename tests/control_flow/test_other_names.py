@@ -426,6 +426,32 @@ def in_a_slot(n):
     return rows
 
 
+def one_by_several_ways(n):
+    a, b = [n, n + 1.0], [n * 2.0, n - 1.0]
+    c, rows = a, [b]
+    a = a if n < 0.8 else b
+    for _ in range(3):
+        if n > 1.0:
+            b = c
+        else:
+            a[1] = a[0] + 3.0
+        if n < 0.8:
+            a = [n * 3.0, a[0]]
+        else:
+            a[0] = a[1] + 7.0
+        c = a if n > 1.0 else c
+    b.reverse()
+    return a, b, c, rows
+
+
+def exchanged_by_a_loop(n):
+    a, b = [n, n + 1.0], [n * 2.0, n]
+    for _ in tg.range(3):
+        a, b = b, a
+    a[0] = a[0] + 10.0
+    return a, b
+
+
 PROGRAMS = [
     of_a_class_with_slots,
     in_a_slot,
@@ -469,6 +495,8 @@ PROGRAMS = [
     in_tuples,
     of_the_attribute_of_an_object,
     two_names_in_a_later_branch,
+    one_by_several_ways,
+    exchanged_by_a_loop,
 ]
 
 
@@ -557,6 +585,24 @@ UNKNOWN = [
 ]
 
 
+def at_two_places(n):
+    row = [n, n + 1.0]
+    rows = [row, [n, n]]
+    if n > 1.0:
+        rows[1] = row
+        row.reverse()
+    return rows[1][0]
+
+
+def by_another_name_in_a_loop(n):
+    xs = ys = [n, n]
+    while n < 10.0:
+        ys[0] = n * 2.0
+        xs = xs if n > 5.0 else [n, n]
+        n = n + 1.0
+    return n + xs[0]
+
+
 def changed_twice_by_one_statement(n):
     xs = ys = [n, n]
     if n > 1.0:
@@ -572,6 +618,8 @@ def changed_twice_by_one_statement(n):
         (read_in_a_loop, r"xs\[0\] is changed in place by the loop"),
         (returned_after_a_loop, r"state\.x is changed in place by the loop"),
         *((f, r"may have been changed in place at .*test_other_names") for f in UNKNOWN),
+        (at_two_places, r"rows\[1\] becomes a container with another name"),
+        (by_another_name_in_a_loop, "'xs' is a tensor .* and not set after one iteration"),
         (changed_twice_by_one_statement, "two names that may stand for one container"),
         (of_another_type, "the values of the items of xs after the `if` .* differ in type"),
     ],

@@ -673,6 +673,7 @@ class _StagedLoop:
         user_body, names = self._options.body or body, self._names
         held = self._containers.held_by((user_body,), names, self._carried_items)
         named = self._containers.held_by_names(names, values, self._carried_items)
+        _other_names().begin_step(values, self._before, held)
         held += _other_names().held_beside((*held, *named, *self._carried_items))
         try:
             with changes_kept(user_body), _objects_kept(user_body, names, is_loop=True):

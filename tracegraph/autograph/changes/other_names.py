@@ -1,14 +1,15 @@
 """Containers that may be one object: after an `if` in which one branch gives a name another list,
 the name stands for that or for the one before, which may have other names.
 
-A graph has a container of its own for such a name. A change of it in place is carried over to the
-others, under the condition by which they are it, and the other way round. Where a condition was
-known in a branch or a loop alone, what may have changed refuses to be read.
+A graph has a container of its own for such a name. What is changed in one container in place is
+selected into the others where they are the same object. Where only an earlier branch or loop knew
+that, what may have changed refuses to be read.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import getrefcount
@@ -27,8 +28,8 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.elementwise import LogicalAnd, LogicalOr
 from tracegraph.tracing.trace import current_trace
 
-#: Gives the condition by which two containers are one; None where it is not known.
-Condition = Callable[[], Tensor | None]
+#: Whether two containers are one object; None if it is not known.
+Same = Tensor | bool | None
 
 
 def with_one_object_each(
@@ -75,8 +76,19 @@ class _OneObjectEach:
         keys = _keys(joined) if len(one) == len(other) == len(joined) else ()
         for key in keys:
             joined[key] = self.given(one[key], other[key], joined[key])
-        link(joined, one, _if(self._pred, True))
-        link(joined, other, _if(self._pred, False))
+        _made_of(joined, [one, other], self._pred)
+
+
+def begin_step(begun: Sequence[Any], before: Sequence[Any], held: Iterable[Held]) -> None:
+    """Notes that a step of a loop begins with containers of its own in place of those before the
+    loop, where these have other names: in what the step has as `held`, or in the state."""
+    pairs = [*_pairs(tuple(begun), tuple(before))]
+    named = Counter(id(table) for _, table in pairs)
+    named.update(number for x in held for number in (id(x.container), *x.inner.values()))
+    known = {id(own.table) for own in _watched()}
+    for own, table in pairs:
+        if named[id(table)] > 1 or id(table) in known:
+            _made_of(own, [table], is_begun=True)
 
 
 def settle_after_loop(
@@ -85,11 +97,17 @@ def settle_after_loop(
     """Notes what the names of a loop's state may stand for after it: for what they stood for before
     it, or at the end of a step. A step begins with containers of its own."""
     outer = {id(own): table for own, table in _pairs(tuple(begun), tuple(before))}
-    ways = [[*_pairs(tuple(after), tuple(x))] for x in (before, ended)]
-    for table, own in itertools.chain(*ways):
-        link(table, outer.get(id(own), own), lambda: None)
-    if all(len({id(own) for _, own in pairs}) == len(pairs) for pairs in ways):
-        _set_apart([table for table, _ in ways[0]])
+    pairs = [*_pairs(tuple(after), tuple(before))]
+    ends = {id(x): outer.get(id(y), y) for x, y in _pairs(tuple(before), tuple(ended))}
+    for own, table in pairs:
+        ways = {id(table): table}
+        while (table := ends.get(id(table))) is not None and id(table) not in ways:
+            ways[id(table)] = table
+        _made_of(own, [*ways.values()])
+    firsts = [id(table) for _, table in pairs]
+    lasts = [id(ends.get(number)) for number in firsts]
+    if len({*firsts}) == len({*lasts}) == len(pairs):
+        _set_apart([own for own, _ in pairs])
     settle()
 
 
@@ -109,13 +127,22 @@ def _pairs(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
 class _Watched:
     """A list, a deque, a dict, or the attributes of an object."""
 
+    #: None as soon as nothing else has it.
     table: Any
     #: What was in it when its changes were last carried over.
     items: Any
-    #: What may be the same object, with the conditions.
-    others: dict[_Watched, Condition] = field(default_factory=dict)
+    #: Counts up: what another one is made of comes before it.
+    number: int
+    #: What it may be; nothing, if it is an object by itself.
+    ways: Sequence[_Watched] = ()
+    #: The first of two ways, if it holds, else the second; None where that is not known.
+    pred: Tensor | None = None
+    #: Whether a step of a loop begins with it: a later step may begin with what no way tells.
+    is_begun: bool = False
     #: Those that have one of these in common are never one object.
     apart: set[object] = field(default_factory=set)
+    #: Whether it is the same as an older one.
+    same: dict[Any, Same] = field(default_factory=dict)
 
     @property
     def is_held(self) -> bool:
@@ -129,27 +156,79 @@ class _Watched:
     @property
     def is_usable(self) -> bool:
         """Whether it has no tensors of a branch or a loop that is complete."""
-        trace = current_trace()
         tensors = [x for x in nest.flatten(self.table) if isinstance(x, Tensor)]
-        return trace is not None and all(map(trace.may_use, tensors))
+        return all(map(_may_use, tensors))
 
     def look(self) -> _Change:
         """What has changed since the last look."""
         old, self.items = self.items, self.table.copy()
         return _Change.of(old, self.items)
 
-    def take(self, change: _Change, new: Any, holds: Tensor | None) -> None:
-        """Puts what changed in the container `new` into this one too, where the condition
-        `holds`."""
-        if change.is_of_items and holds is not None and _fits(change.keys, self.table):
+    def take(self, change: _Change, new: Any, same: Same) -> None:
+        """Puts what changed in the container `new` into this one too, where it is the same."""
+        if change.is_of_items and {*_keys(self.table)}.issuperset(change.keys):
             for key in change.keys:
-                self.table[key] = _selected(holds, new[key], self.table[key])
-        elif change.is_of_items and _fits(change.keys, self.table):
-            for key in change.keys:
-                self.table[key] = _unknown()
+                old = self.table[key]
+                self.table[key] = _unknown() if same is None else _selected(same, new[key], old)
         else:
             put(self.table, filled(self.table or [None], _unknown()))
         self.items = self.table.copy()
+
+    def same_as(self, other: _Watched) -> Same:
+        """Whether both are one object."""
+        waiting = [_in_order(self, other)]
+        while waiting:
+            newer, older = waiting[-1]
+            pairs = [_in_order(x, older) for x in newer.ways]
+            missing = [] if newer._knows(older) else [x for x in pairs if not x[0]._knows(x[1])]
+            if not missing:
+                waiting.pop()
+                if not newer._knows(older):
+                    newer.same[older] = newer._is(older)
+            waiting += missing
+        newer, older = _in_order(self, other)
+        return newer._found(older)
+
+    def _knows(self, older: _Watched) -> bool:
+        found = self.same.get(older, ...)
+        is_known = found is not ... and not (isinstance(found, Tensor) and not _may_use(found))
+        return self is older or is_known or bool(self.apart & older.apart)
+
+    def _found(self, older: _Watched) -> Same:
+        if self is older:
+            return True
+        return False if self.apart & older.apart else self.same[older]
+
+    def _is(self, older: _Watched) -> Same:
+        pairs = [_in_order(x, older) for x in self.ways]
+        ways = [x._found(y) for x, y in pairs]
+        if all(x is False for x in ways):
+            return False
+        if all(x is True for x in ways) and not self.is_begun:
+            return True
+        if self.pred is None or not _may_use(self.pred):
+            return None
+        parts = [_both(self.pred, ways[0]), _both(negated(self.pred), ways[1])]
+        if any(x is None for x in parts):
+            return None
+        tensors = [x for x in parts if isinstance(x, Tensor)]
+        return tensors[0] if len(tensors) == 1 else LogicalOr()(*tensors)
+
+
+def _in_order(one: _Watched, other: _Watched) -> tuple[_Watched, _Watched]:
+    """The newer one first."""
+    return (one, other) if one.number > other.number else (other, one)
+
+
+def _both(pred: Tensor, same: Same) -> Same:
+    if isinstance(same, Tensor):
+        return LogicalAnd()(pred, same)
+    return pred if same else same
+
+
+def _may_use(tensor: Tensor) -> bool:
+    trace = current_trace()
+    return trace is not None and trace.may_use(tensor)
 
 
 class _Change(NamedTuple):
@@ -176,29 +255,32 @@ class _Change(NamedTuple):
 # Of the function that is being traced.
 
 
-def link(one: Any, other: Any, condition: Condition) -> None:
-    """Notes that two containers are one object under a condition."""
+def _made_of(
+    made: Any, ways: Sequence[Any], pred: Tensor | None = None, is_begun: bool = False
+) -> None:
+    """Notes what a container that was made may be: `pred` tells which of two."""
     trace = current_trace()
-    if trace is not None and one is not other:
-        known = trace.joined
-        first, second = (known.setdefault(id(x), _Watched(x, x.copy())) for x in (one, other))
-        _link(first, second, condition)
+    if trace is not None:
+        found = [_watch(trace.joined, x) for x in ways]
+        own = _watch(trace.joined, made)
+        own.ways, own.pred, own.is_begun = found, pred, is_begun
+
+
+def _watch(joined: dict[int, Any], table: Any) -> _Watched:
+    if id(table) not in joined:
+        joined[id(table)] = _Watched(table, table.copy(), next(_numbers))
+    return joined[id(table)]
+
+
+_numbers = itertools.count()
 
 
 def _set_apart(tables: Iterable[Any]) -> None:
     """Notes that these are different objects."""
     trace, mark = current_trace(), object()
-    for own in () if trace is None else (trace.joined.get(id(x)) for x in tables):
-        if own is not None:
-            own.apart.add(mark)
-
-
-def _link(one: _Watched, other: _Watched, condition: Condition) -> None:
-    if one.apart & other.apart:
-        return
-    if one in other.others:
-        condition = _combined(LogicalOr, condition, other.others[one])
-    one.others[other] = other.others[one] = condition
+    if trace is not None:
+        for x in tables:
+            _watch(trace.joined, x).apart.add(mark)
 
 
 def _watched() -> list[_Watched]:
@@ -209,10 +291,7 @@ def _watched() -> list[_Watched]:
     while dropped := [own for own in trace.joined.values() if not own.is_held]:
         for own in dropped:
             del trace.joined[id(own.table)]
-            for other in own.others:
-                del other.others[own]
-            for (one, first), (other, second) in itertools.combinations(own.others.items(), 2):
-                _link(one, other, _combined(LogicalAnd, first, second))
+            own.table = own.items = None
     return [*trace.joined.values()]
 
 
@@ -232,25 +311,19 @@ def carry_over() -> None:
 
 def _spread(own: _Watched, changes: Mapping[_Watched, _Change]) -> None:
     """Carries over what has changed in one container to those that it may be."""
-    change, seen = changes[own], {own}
-    waiting: list[tuple[_Watched, Any, Condition | None]] = [(own, own.table, None)]
-    for each, new, before in waiting:
-        for other, condition in [*each.others.items()]:
-            if other in seen or other.apart & own.apart:
-                continue
-            seen.add(other)
-            if other in changes and changes[other].clashes_with(change):
-                fail(
-                    SignatureError,
-                    "two names that may stand for one container are changed by one statement",
-                    fix="change them one after the other, in two statements",
-                )
-            condition = _combined(LogicalAnd, before, condition) if before else condition
-            if other.is_usable:
-                other.take(change, new, condition())
-                waiting.append((other, other.table, None))
-            else:
-                waiting.append((other, new, condition))
+    for other in _watched():
+        # That a step changes what it begins with is told by `containers.LeftContainers`.
+        is_told = own.is_begun and other in own.ways
+        same = False if other is own or is_told else other.same_as(own)
+        if same is False or not other.is_usable:
+            continue
+        if other in changes and changes[other].clashes_with(changes[own]):
+            fail(
+                SignatureError,
+                "two names that may stand for one container are changed by one statement",
+                fix="change them one after the other, in two statements",
+            )
+        other.take(changes[own], own.table, same)
 
 
 def held_by_names(names: Sequence[str], values: Sequence[Any], state: Sequence[Held]) -> list[Held]:
@@ -283,17 +356,15 @@ def _keys(table: Any) -> Any:
     return [*table] if isinstance(table, dict) else range(len(table))
 
 
-def _fits(keys: Sequence[Any], table: Any) -> bool:
-    return {*_keys(table)}.issuperset(keys)
-
-
-def _selected(holds: Tensor, new: Any, old: Any) -> Any:
-    """The new item where the condition holds, else the old one."""
-    if new is old or is_undefined(old) or is_undefined(new):
-        return old if is_undefined(old) else new
+def _selected(same: Tensor | bool, new: Any, old: Any) -> Any:
+    """The new item where the containers are the same, else the old one."""
+    if new is old or not isinstance(same, Tensor) or is_undefined(new):
+        return new
+    if is_undefined(old):
+        return old
     name = "the item of a container with two names"
     exits = Exits(unread=frozenset([name]))
-    (item,) = chosen(holds, lambda: ((new,), (new,)), lambda: ((old,), (old,)), (name,), exits)
+    (item,) = chosen(same, lambda: ((new,), (new,)), lambda: ((old,), (old,)), (name,), exits)
     return item
 
 
@@ -301,21 +372,3 @@ def _unknown() -> Undefined:
     fact = f"this item may have been changed in place at {here()}, by another name, which stands "
     fact += "for the same container on some paths only"
     return Undefined("an item", fact, "give one of the names a copy: ys = [*xs]")
-
-
-def _if(pred: Tensor, holds: bool) -> Condition:
-    def condition() -> Tensor | None:
-        trace = current_trace()
-        if trace is None or not trace.may_use(pred):
-            return None
-        return pred if holds else negated(pred)
-
-    return condition
-
-
-def _combined(kind: type[Any], first: Condition, second: Condition) -> Condition:
-    def condition() -> Tensor | None:
-        one, other = first(), second()
-        return None if one is None or other is None else kind()(one, other)
-
-    return condition
