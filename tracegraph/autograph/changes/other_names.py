@@ -147,11 +147,13 @@ class _Watched:
     @property
     def is_held(self) -> bool:
         """Whether anything but this has the container."""
+        return self.references > _ALONE or not COUNTS_ARE_TRUSTED
+
+    @property
+    def references(self) -> int:
         if isinstance(self.table, SlotTable):
-            count = getrefcount(self.table.owner)
-        else:
-            count = getrefcount(self.table)
-        return count > 2 or not COUNTS_ARE_TRUSTED
+            return getrefcount(self.table.owner)
+        return getrefcount(self.table)
 
     @property
     def is_usable(self) -> bool:
@@ -213,6 +215,10 @@ class _Watched:
             return None
         tensors = [x for x in parts if isinstance(x, Tensor)]
         return tensors[0] if len(tensors) == 1 else LogicalOr()(*tensors)
+
+
+#: The count of a container that nothing else has.
+_ALONE = _Watched([], [], 0).references
 
 
 def _in_order(one: _Watched, other: _Watched) -> tuple[_Watched, _Watched]:
@@ -338,7 +344,7 @@ def held_beside(known: Iterable[Held]) -> list[Held]:
     numbers = {id(x.container) for x in known}
     watched = [own for own in _watched() if id(own.table) not in numbers]
     rest = [own.table for own in watched if own.is_usable]
-    return [Held.of("another name", x, is_named=True) for x in rest]
+    return [Held.of("a container with another name", x, is_named=True) for x in rest]
 
 
 def watching(function: Callable[..., Any]) -> Callable[..., Any]:
