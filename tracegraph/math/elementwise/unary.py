@@ -351,7 +351,7 @@ def softsign(features: TensorLike, name: str | None = None) -> Tensor:
     """x / (1 + |x|), which is -1 and 1 at the infinities. Raises DTypeError for integers and truth
     values.
 
-    >>> tg.math.softsign([-1.0, 3.0, math.inf]).numpy()
+    >>> tg.math.softsign([-1.0, 3.0, float("inf")]).numpy()
     array([-0.5 ,  0.75,  1.  ], dtype=float32)
     """
     x = as_inexact("softsign", features)
