@@ -659,3 +659,20 @@ def test_a_container_that_nothing_else_has_costs_no_nodes():
 
     nodes = f.get_concrete_function(tg.TensorSpec((), tg.float64)).graph.nodes
     assert len(nodes) < 4 * 30
+
+
+def test_a_refusal_leaves_lists_in_lists_as_they_were():
+    row, rest = [1.0, 2.0], [3.0, 4.0]
+    rows = [row, rest]
+
+    @tg.function
+    def f(n):
+        if n > 1.0:
+            rows[1] = row
+            row.reverse()
+        return n
+
+    with pytest.raises(SignatureError, match=r"rows\[1\] becomes"):
+        f(tg.constant(2.0))
+    assert rows[0] is row and rows[1] is rest
+    assert (row, rest) == ([1.0, 2.0], [3.0, 4.0])

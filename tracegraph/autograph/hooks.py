@@ -26,6 +26,7 @@ from tracegraph.autograph.staging import (
     leave_iteration,
     names_and_attributes,
     negated,
+    other_names,
     predicate,
     read,
     run_choice,
@@ -439,7 +440,7 @@ def _chosen(cond: Any, first: Callable[[], Any], second: Callable[[], Any], name
 def called(f: Any) -> Any:
     """What converted code calls in place of `f`: its converted form, if it has one."""
     found = _called(f)
-    return _other_names().watching(found) if has_joined() else found
+    return other_names().watching(found) if has_joined() else found
 
 
 def _called(f: Any) -> Any:
@@ -463,11 +464,6 @@ def _called(f: Any) -> Any:
         if function not in take_as_given:
             return _with_converted_arguments(f)
     return inner
-
-
-def _other_names() -> Any:
-    """The module about containers that may be one, which few programs need."""
-    return opened("tracegraph.autograph.changes.other_names")
 
 
 def _lists() -> Any:
@@ -636,7 +632,7 @@ function_conversion.hooks.cell_contents = SimpleNamespace(
     list_repeat=lambda *args, **options: _lists().list_repeat(*args, **options),
     list_insert=lambda *args, **options: _lists().list_insert(*args, **options),
     called=called,
-    changed=lambda: _other_names().carry_over() if has_joined() else None,
+    changed=lambda: other_names().carry_over() if has_joined() else None,
     check_left_out=check_left_out,
     finally_=finally_,
     for_stmt=for_stmt,

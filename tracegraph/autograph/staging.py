@@ -249,7 +249,7 @@ def chosen(
     )
     rest = iter(tensors)
     after = measured(tuple(own.value(rest) for own in joined))
-    return _other_names().with_one_object_each(kept, pred, given, after)
+    return other_names().with_one_object_each(kept, pred, given, after)
 
 
 def _with_flags(x: Any, y: Any, joined: _Joined) -> _Joined:
@@ -371,7 +371,7 @@ def run_choice(
     # The first statement that is traced opens it.
     containers = opened("tracegraph.autograph.changes.containers")
     held, keys = containers.held_by((body, orelse), names, carried), containers.BranchesKeys()
-    named = _other_names().held_by_names(names, before, (*held, *carried))
+    named = other_names().held_with_others(names, before, (*held, *carried))
 
     def branch(run: Callable[[], None], is_first: bool) -> Traceable:
         def traced() -> tuple[Values, Values]:
@@ -410,7 +410,7 @@ def run_choice(
         raise
     keys.put_back()
     set_state(after)
-    _other_names().settle()
+    other_names().settle()
 
 
 def _note_raise(error: BaseException) -> None:
@@ -542,6 +542,7 @@ class _StagedLoop:
         self._containers = opened("tracegraph.autograph.changes.containers")
         self._added_keys = self._containers.AddedKeys()
         self._left = self._containers.LeftContainers()
+        self._shared: set[tuple[int, int]] = set()  # see `other_names.shared_after`
         #: Whether it carries Python floats as float64, and those that it did not carry so before.
         self._has_widened = False
         self._narrowed: list[tuple[_LoopLeaf, TensorType]] = []
@@ -580,7 +581,7 @@ class _StagedLoop:
             raise
         after = self._after(results)
         self._set_state(after)
-        _other_names().settle_after_loop(self._before, *self._step, after)
+        other_names().settle_after_loop(self._before, *self._step, after)
 
     def _open(self) -> bool:
         """Lets sizes of the state change where the user said that they may; False if that is so
@@ -673,15 +674,18 @@ class _StagedLoop:
         user_body, names = self._options.body or body, self._names
         held = self._containers.held_by((user_body,), names, self._carried_items)
         named = self._containers.held_by_names(names, values, self._carried_items)
-        _other_names().begin_step(values, self._before, held)
-        held += _other_names().held_beside((*held, *named, *self._carried_items))
+        other_names().begin_step(values, self._before, held, self._shared)
+        held += other_names().held_beside((*held, *named, *self._carried_items))
         try:
             with changes_kept(user_body), _objects_kept(user_body, names, is_loop=True):
                 body()
             self._added_keys.check(held, names)
             if changed := self._containers.changed(held, names):
                 self._carry_items(changed)
-            if self._left.have_more(named, dict(zip(names, self._before))):
+            ended, shared = self._get_state(), self._shared
+            self._shared = shared | other_names().shared_after(ended)
+            states = [dict(zip(names, x)) for x in (self._before, ended)]
+            if self._left.have_more(named, *states, held) or self._shared != shared:
                 raise _Again
             if self._added_keys.are_new(held, self._get_state, self._set_state, values):
                 raise _Again
@@ -1048,7 +1052,7 @@ def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None
     kept = {id(x): x for x in held if type(x) in (list, TensorList)}
     kept |= {id(x): x for x in containers.inside(body)}
     lengths = [(x, len(x)) for x in kept.values() if type(x) is list]
-    _other_names().settle()
+    other_names().settle()
     thread.entered.append(_Entered(kept, kind))
     try:
         yield
@@ -1066,7 +1070,7 @@ def _objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Any:
     return opened("tracegraph.control_flow.set_while_tracing").objects_kept(body, names, is_loop)
 
 
-def _other_names() -> Any:
+def other_names() -> Any:
     """The module about containers that may be one; the first statement that is traced opens it."""
     return opened("tracegraph.autograph.changes.other_names")
 

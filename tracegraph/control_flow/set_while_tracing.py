@@ -158,9 +158,9 @@ class _Setting(NamedTuple):
 
     def is_state_of(self, names: Sequence[str]) -> bool:
         """Whether a statement carries it by its `names`, or with the dataclass that it is in."""
-        owner, dot, _ = self.path.rpartition(".")
-        is_in_structure = dot and owner in names and nest.opener_of(self.holder) is not None
-        return self.path in names or bool(is_in_structure)
+        owner = self.path.rpartition(".")[0]
+        is_in_structure = owner in names and nest.opener_of(self.holder) is not None
+        return self.path in names or is_in_structure
 
     @property
     def is_changed(self) -> bool:

@@ -14,7 +14,7 @@ import operator
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import FunctionType, MappingProxyType
+from types import FunctionType
 from typing import Any, NamedTuple, NoReturn
 
 from tracegraph import nest
@@ -71,6 +71,20 @@ Undefined.__tracegraph_tensor__ = _refusing  # type: ignore[attr-defined]
 Undefined.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
+class Inner(NamedTuple):
+    """A container in another one."""
+
+    path: str
+    owner: Any
+    key: Any
+    container: Any
+
+    def put_back(self) -> None:
+        is_dict = isinstance(self.owner, dict)
+        if self.key in self.owner if is_dict else self.key < len(self.owner):
+            self.owner[self.key] = self.container
+
+
 class Held(NamedTuple):
     """A list, a dict, a deque or a set that a statement has from outside, and what was in it
     before."""
@@ -81,13 +95,18 @@ class Held(NamedTuple):
     #: Whether the path is a name of the state. The statement may give that to another container, so
     #: no name says what is in this one afterwards.
     is_named: bool = False
-    #: The identities of the containers in it, by their paths.
-    inner: Mapping[str, int] = MappingProxyType({})
+    #: The containers in it before, and their places.
+    inner: Sequence[Inner] = ()
 
     @staticmethod
     def of(path: str, container: Any, is_named: bool = False) -> Held:
-        inner = {place: id(x) for place, x in _containers_in(path, container, _DEEPEST)}
-        return Held(path, container, items_of(container), is_named, inner)
+        inner = [*_containers_in(path, container, _DEEPEST)]
+        return Held(path, container, _items_of(container), is_named, inner)
+
+    @property
+    def identities(self) -> list[int]:
+        """Those of the container and of those that were in it."""
+        return [id(self.container), *(id(x.container) for x in self.inner)]
 
     def is_changed(self, names: Sequence[str]) -> bool:
         """Whether an item was replaced or removed, apart from those that are state by their
@@ -96,6 +115,8 @@ class Held(NamedTuple):
         return any(_differences(self.path, self.items, self.container, names))
 
     def put_back(self) -> None:
+        for x in self.inner:
+            x.put_back()
         put(self.container, self.items)
 
 
@@ -158,7 +179,7 @@ def _tables_in(
     """What can be changed in place in a value: its containers, but not those in containers, and
     the attributes of its objects, with their paths."""
     table = table_of(value)
-    if table is not None and not (is_in_table and is_container(value)):
+    if table is not None and not (is_in_table and _is_container(value)):
         yield path, table
     items = value if table is None else table
     if not depth or not isinstance(items, (tuple, list, dict, deque)):
@@ -170,7 +191,7 @@ def _tables_in(
 
 def table_of(value: Any) -> Any:
     """A container, or the attributes of an object; None for any other value."""
-    if is_container(value) or isinstance(value, set):
+    if _is_container(value) or isinstance(value, set):
         return value
     return attributes_of(value)
 
@@ -179,13 +200,13 @@ def _values_of(items: Any) -> Any:
     return items.values() if isinstance(items, dict) else items
 
 
-def items_of(container: Any) -> Any:
+def _items_of(container: Any) -> Any:
     return frozenset(container) if isinstance(container, set) else _copied(container, _DEEPEST)
 
 
 def _sets_in(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """The sets in a container, with their paths."""
-    if not depth or not is_container(value):
+    if not depth or not _is_container(value):
         return
     if not any(issubclass(x, (set, list, dict, deque)) for x in {*map(type, _values_of(value))}):
         return
@@ -214,9 +235,8 @@ def changed(held: Sequence[Held], names: Sequence[str]) -> list[Held]:
     """Those that were changed. Raises SignatureError for one that is too large to be carried, and
     for a set."""
     found = [x for x in held if x.is_changed(names)]
-    known = {number for x in held for number in (id(x.container), *x.inner.values())}
+    _check_places(found, {number for x in held for number in x.identities})
     for x in found:
-        _check_places(x, known)
         if isinstance(x.container, set):
             lost = shown([*(x.items - x.container)])
             x.put_back()
@@ -249,25 +269,30 @@ def as_it_is(value: Any) -> Any:
     return copied if plain is value else replace(value, value=copied)
 
 
-def _check_places(own: Held, known: Container[int]) -> None:
+def _check_places(changed: Sequence[Held], known: Container[int]) -> None:
     """Raises SignatureError if one of the `known` containers is at another place in a container
     whose items are state, since these are put into what is at their places."""
-    for place, x in _containers_in(own.path, own.container, _DEEPEST):
-        if id(x) in known and own.inner.get(place) != id(x):
-            fail(
-                SignatureError,
-                f"{place} becomes a container with another name, in a branch or a loop that a "
-                f"tensor decides about and that changes items in {own.path}",
-                fix="put a copy there: rows[k] = [*row]",
-            )
+    for own in changed:
+        before = {x.path: x.container for x in own.inner}
+        for x in _containers_in(own.path, own.container, _DEEPEST):
+            if id(x.container) in known and before.get(x.path) is not x.container:
+                for each in changed:
+                    each.put_back()
+                fail(
+                    SignatureError,
+                    f"{x.path} becomes a container with another name, in a branch or a loop that "
+                    f"a tensor decides about and that changes items in {own.path}",
+                    fix="put a copy there: rows[k] = [*row]",
+                )
 
 
-def _containers_in(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+def _containers_in(path: str, value: Any, depth: int) -> Iterator[Inner]:
     if depth and isinstance(value, (list, dict, deque)) and _is_nested(_values_of(value)):
         for key, x in value.items() if isinstance(value, dict) else enumerate(value):
-            if is_container(x):
-                yield f"{path}[{key!r}]", x
-                yield from _containers_in(f"{path}[{key!r}]", x, depth - 1)
+            if _is_container(x):
+                place = f"{path}[{key!r}]"
+                yield Inner(place, value, key, x)
+                yield from _containers_in(place, x, depth - 1)
 
 
 class AddedKeys:
@@ -325,43 +350,54 @@ class AddedKeys:
 
 
 class LeftContainers:
-    """The containers that names stand for before a loop that changes them in place and gives the
-    names others. Its first step changes these containers, and which one a later step changes is not
-    known, so other names for them may not read what was changed."""
+    """The containers from outside that names stand for at the beginning of a step, before the loop
+    or after another step, where it changes them in place and gives the names others. Which one a
+    step changes is not known, so other names for them may not read what was changed."""
 
     def __init__(self) -> None:
         self._before: dict[int, Held] = {}
-        self._known: set[tuple[int, Any]] = set()
+        #: The paths of what was taken, each with whether it is from before the loop.
+        self._known: set[tuple[str, bool]] = set()
 
-    def have_more(self, held: Sequence[Held], before: Mapping[str, Any]) -> bool:
+    def have_more(
+        self,
+        named: Sequence[Held],
+        before: Mapping[str, Any],
+        ended: Mapping[str, Any],
+        held: Sequence[Held],
+    ) -> bool:
         """Takes the values of the items that an iteration changed, in what it began with instead,
-        from those `before` the loop; whether they are more than those that it took already."""
-        known = len(self._known)
-        for own in held:
-            value = without_flags(before.get(own.path))
+        from those `before` the loop, and from what it `ended` with, if it is `held` from outside;
+        whether they are more than those that it took already."""
+        known, outer = len(self._known), {number for x in held for number in x.identities}
+        for own, is_before in itertools.product(named, (True, False)):
+            value = without_flags((before if is_before else ended).get(own.path))
             first = table_of(value)
-            if is_container(first) and own.is_changed(()):
+            is_from_outside = is_before or id(first) in outer
+            if _is_container(first) and is_from_outside and own.is_changed(()):
                 self._before.setdefault(id(first), Held(own.path, first, first.copy()))
                 items = f"{own.path}[{{!r}}]" if first is value else f"{own.path}.{{}}"
-                self._take(own.path, items, own.items, own.container, first)
+                for inner in self._taken(own.path, items, own.items, own.container, first):
+                    self._known.add((inner, is_before))
         return len(self._known) > known
 
-    def _take(self, name: str, items: str, old: Any, new: Any, first: Any) -> None:
-        """`items` is the form of the paths of what is in the container `first`."""
+    def _taken(self, name: str, items: str, old: Any, new: Any, first: Any) -> Iterator[str]:
+        """Takes what was changed in the container `first`; its paths, of which `items` is the
+        form."""
         places = [*old] if isinstance(old, dict) else [*range(len(old))]
         is_known = (new.keys() >= old.keys()) if isinstance(old, dict) else len(new) == len(old)
         for key in places:
             inner = items.format(key)
             if is_known and not any(_differences(inner, old[key], new[key], ())):
                 continue
-            if is_known and is_container(first[key]) and is_container(new[key]):
-                self._take(name, f"{inner}[{{!r}}]", old[key], new[key], first[key])
+            if is_known and _is_container(first[key]) and _is_container(new[key]):
+                yield from self._taken(name, f"{inner}[{{!r}}]", old[key], new[key], first[key])
                 continue
             fact = f"{inner} is changed in place by the loop at {here()}, which gives {name!r} "
             fact += "another value: that also changes what other names of the first value hold"
             fix = "give the other name a copy before the loop, or let the loop not set the name"
-            self._known.add((id(first), key))
             first[key] = Undefined(inner, fact, fix)
+            yield inner
 
     def put_back(self) -> None:
         for own in self._before.values():
@@ -377,7 +413,7 @@ class BranchesKeys:
     def remember(self, is_first: bool, held: Sequence[Held]) -> None:
         """Takes the keys out that a branch added. Raises ContainersChanged if both add one, with
         different values."""
-        pairs = [(own, x) for own in held for x in _added(own) if not is_container(x.value)]
+        pairs = [(own, x) for own in held for x in _added(own) if not _is_container(x.value)]
         found = {x.path: (own, x) for own, x in pairs}
         for _, x in found.values():
             x.remove()
@@ -419,7 +455,7 @@ def _added_in(path: str, old: Any, new: Any) -> Iterator[Added]:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*new] if old.keys() != new.keys() else ():
             x = new[key]
-            if key not in old and (is_number(x) or in_graph(x) or is_container(x)):
+            if key not in old and (is_number(x) or in_graph(x) or _is_container(x)):
                 yield Added(f"{path}[{key!r}]", new, key, new[key])
         pairs = [(key, x, new.get(key)) for key, x in old.items()]
     elif isinstance(old, frozenset) and isinstance(new, set):
@@ -478,7 +514,7 @@ def with_items(
         count = len(values) - len(held)
         set_state(values[:count])
         for x, items in zip(held, values[count:], strict=True):
-            put(x.container, items if is_container(items) else filled(x.items, items))
+            put(x.container, items if _is_container(items) else filled(x.items, items))
 
     return get, set, [f"{ITEMS_OF}{x.path}" for x in held]
 
@@ -512,14 +548,14 @@ def _reached_in(
 ) -> Iterator[tuple[str, Any]]:
     if path in names:
         return
-    if is_container(value) or isinstance(value, (set, Iterator)):
+    if _is_container(value) or isinstance(value, (set, Iterator)):
         yield path, value
     elif depth and (table := attributes_of(value)) is not None:
         for name, x in [*table.items()]:
             yield from _reached_in(f"{path}.{name}", x, names, depth - 1)
 
 
-def is_container(value: Any) -> bool:
+def _is_container(value: Any) -> bool:
     return isinstance(value, (list, dict, deque))
 
 
@@ -530,7 +566,7 @@ def _is_nested(items: Any) -> bool:
 
 def _copied(value: Any, depth: int) -> Any:
     """The items of a container, in containers of their own."""
-    if not depth or not is_container(value):
+    if not depth or not _is_container(value):
         return value
     if isinstance(value, dict):
         return {key: _copied(x, depth - 1) for key, x in value.items()}
@@ -586,7 +622,7 @@ def put(container: Any, items: Any) -> None:
         if old is x:
             continue
         kind = dict if isinstance(old, dict) else list if isinstance(old, (list, deque)) else None
-        if kind is not None and isinstance(x, kind) and is_container(old):
+        if kind is not None and isinstance(x, kind) and _is_container(old):
             put(old, x)
         else:
             container[key] = x

@@ -9,7 +9,7 @@ that, what may have changed refuses to be read.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import getrefcount
@@ -79,16 +79,44 @@ class _OneObjectEach:
         _made_of(joined, [one, other], self._pred)
 
 
-def begin_step(begun: Sequence[Any], before: Sequence[Any], held: Iterable[Held]) -> None:
+def begin_step(
+    begun: Sequence[Any],
+    before: Sequence[Any],
+    held: Iterable[Held],
+    shared: Iterable[tuple[int, int]],
+) -> None:
     """Notes that a step of a loop begins with containers of its own in place of those before the
-    loop, where these have other names: in what the step has as `held`, or in the state."""
+    loop, where these have other names: in what the step has as `held`, or in the state. The names
+    whose numbers are `shared` may stand for one container after a step."""
     pairs = [*_pairs(tuple(begun), tuple(before))]
+    ways = defaultdict[int, list[Any]](list)
+    for first, second in shared:
+        for one, other in _pairs(begun[first], begun[second]):
+            ways[id(other)].append(one)
     named = Counter(id(table) for _, table in pairs)
-    named.update(number for x in held for number in (id(x.container), *x.inner.values()))
+    named.update(number for x in held for number in x.identities)
     known = {id(own.table) for own in _watched()}
     for own, table in pairs:
         if named[id(table)] > 1 or id(table) in known:
-            _made_of(own, [table], is_begun=True)
+            ways[id(own)].append(table)
+        if ways[id(own)]:
+            _made_of(own, ways[id(own)], is_begun=True)
+
+
+def shared_after(ended: Sequence[Any]) -> set[tuple[int, int]]:
+    """The numbers of the names that may stand for one container after a step."""
+    tables = [(k, table_of(without_flags(x))) for k, x in enumerate(ended)]
+    found = [(k, table) for k, table in tables if table is not None]
+    pairs = itertools.combinations(found, 2)
+    return {(k, i) for (k, one), (i, other) in pairs if _may_be_same(one, other)}
+
+
+def _may_be_same(one: Any, other: Any) -> bool:
+    trace = current_trace()
+    known = {} if trace is None else trace.joined
+    if id(one) in known and id(other) in known:
+        return known[id(one)].same_as(known[id(other)]) is not False
+    return one is other
 
 
 def settle_after_loop(
@@ -97,16 +125,18 @@ def settle_after_loop(
     """Notes what the names of a loop's state may stand for after it: for what they stood for before
     it, or at the end of a step. A step begins with containers of its own."""
     outer = {id(own): table for own, table in _pairs(tuple(begun), tuple(before))}
+    steps = defaultdict[int, list[Any]](list)
+    for first, last in _pairs(tuple(before), tuple(ended)):
+        steps[id(first)].append(outer.get(id(last), last))
     pairs = [*_pairs(tuple(after), tuple(before))]
-    ends = {id(x): outer.get(id(y), y) for x, y in _pairs(tuple(before), tuple(ended))}
     for own, table in pairs:
-        ways = {id(table): table}
-        while (table := ends.get(id(table))) is not None and id(table) not in ways:
-            ways[id(table)] = table
-        _made_of(own, [*ways.values()])
-    firsts = [id(table) for _, table in pairs]
-    lasts = [id(ends.get(number)) for number in firsts]
-    if len({*firsts}) == len({*lasts}) == len(pairs):
+        ways = [table]
+        for each in ways:
+            ways += [x for x in steps[id(each)] if all(x is not y for y in ways)]
+        _made_of(own, ways)
+    firsts = {id(table) for _, table in pairs}
+    lasts = {id(x) for number in firsts for x in steps[number]}
+    if len(firsts) == len(lasts) == len(pairs):
         _set_apart([own for own, _ in pairs])
     settle()
 
@@ -151,6 +181,7 @@ class _Watched:
 
     @property
     def references(self) -> int:
+        """How many references there are to it, as Python counts them."""
         if isinstance(self.table, SlotTable):
             return getrefcount(self.table.owner)
         return getrefcount(self.table)
@@ -181,8 +212,8 @@ class _Watched:
         waiting = [_in_order(self, other)]
         while waiting:
             newer, older = waiting[-1]
-            pairs = [_in_order(x, older) for x in newer.ways]
-            missing = [] if newer._knows(older) else [x for x in pairs if not x[0]._knows(x[1])]
+            pairs = [] if newer._knows(older) else newer._pairs_with(older)
+            missing = [(one, other) for one, other in pairs if not one._knows(other)]
             if not missing:
                 waiting.pop()
                 if not newer._knows(older):
@@ -201,9 +232,14 @@ class _Watched:
             return True
         return False if self.apart & older.apart else self.same[older]
 
+    def _pairs_with(self, older: _Watched) -> list[tuple[_Watched, _Watched]]:
+        """What is to be compared with what: of one choice, the ways by which each branch ends."""
+        is_of_one_choice = self.pred is not None and self.pred is older.pred
+        others = older.ways if is_of_one_choice else [older] * len(self.ways)
+        return [*map(_in_order, self.ways, others)]
+
     def _is(self, older: _Watched) -> Same:
-        pairs = [_in_order(x, older) for x in self.ways]
-        ways = [x._found(y) for x, y in pairs]
+        ways = [one._found(other) for one, other in self._pairs_with(older)]
         if all(x is False for x in ways):
             return False
         if all(x is True for x in ways) and not self.is_begun:
@@ -332,7 +368,9 @@ def _spread(own: _Watched, changes: Mapping[_Watched, _Change]) -> None:
         other.take(changes[own], own.table, same)
 
 
-def held_by_names(names: Sequence[str], values: Sequence[Any], state: Sequence[Held]) -> list[Held]:
+def held_with_others(
+    names: Sequence[str], values: Sequence[Any], state: Sequence[Held]
+) -> list[Held]:
     """The containers that the names of a statement's state stand for before it, and those that may
     be one with any that it reaches, apart from those that are in its `state` already."""
     found = containers.held_by_names(names, values, state)

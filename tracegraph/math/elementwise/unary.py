@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tracegraph.array.arguments import as_inexact
@@ -356,7 +355,7 @@ def softsign(features: TensorLike, name: str | None = None) -> Tensor:
     """
     x = as_inexact("softsign", features)
     if x.dtype.is_floating:
-        largest = full_like(x, float(ml_dtypes.finfo(x.dtype.numpy_dtype).max))
+        largest = full_like(x, x.dtype.max)
         x = ops.MAXIMUM(ops.NEG(largest), ops.MINIMUM(x, largest))
     return x / (1 + ops.ABS(x))  # type: ignore[operator]
 
