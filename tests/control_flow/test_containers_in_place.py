@@ -769,3 +769,16 @@ def by_a_dataclass(n):
 @pytest.mark.parametrize("function", [by_a_list_of_defaults, by_a_dataclass])
 def test_defaults_and_classes_in_a_function(function):
     assert int(tg.function(function)(tg.constant(3))) == function(3)
+
+
+def test_another_order_of_keys_in_a_branch_is_told():
+    @tg.function
+    def f(x):
+        table = {"a": x, "b": x * 2.0}
+        if x > 1.0:
+            table["a"] = table.pop("a") * 3.0
+        return table["a"]
+
+    with pytest.warns(UserWarning, match="the keys of table get another order in a branch"):
+        assert float(f(tg.constant(2.0))) == 6.0
+    assert float(f(tg.constant(0.5))) == 0.5

@@ -234,6 +234,8 @@ def _inside(value: Any, depth: int) -> Iterator[Any]:
 def changed(held: Sequence[Held], names: Sequence[str]) -> list[Held]:
     """Those that were changed. Raises SignatureError for one that is too large to be carried, and
     for a set."""
+    for x in held:
+        _tell_of_order(x)
     found = [x for x in held if x.is_changed(names)]
     _check_places(found, {number for x in held for number in x.identities})
     for x in found:
@@ -267,6 +269,21 @@ def as_it_is(value: Any) -> Any:
     leaves, structure = with_whole_arrays(plain)
     copied = structure.pack(leaves)
     return copied if plain is value else replace(value, value=copied)
+
+
+def _tell_of_order(own: Held) -> None:
+    """Warns if keys of a dict have changed places among each other."""
+    if not isinstance(own.container, dict) or [*own.container] == [*own.items]:
+        return
+    before = [key for key in own.items if key in own.container]
+    if before != [key for key in own.container if key in own.items]:
+        text = message(
+            f"the keys of {own.path} get another order in a branch or a loop that a tensor decides "
+            "about; it is traced once, so they have one order whatever value the tensor has",
+            source=here(),
+            fix="sort the keys where their order matters",
+        )
+        warn(text, once=True)
 
 
 def _check_places(changed: Sequence[Held], known: Container[int]) -> None:
