@@ -78,12 +78,17 @@ def converted(function: Any) -> Any:
 
 def why_not_converted(code: CodeType) -> str:
     """Why a user's function runs unconverted; empty if it is converted."""
-    found = _codes.get(id(code))
+    found = _codes.get(id(code), _SUSPENDED if _is_suspended(code) else None)
     return found if isinstance(found, str) else ""
 
 
 why_not_converted_hooks.append(why_not_converted)
-is_converted_hooks.append(lambda code: HOOKS in code.co_freevars)
+is_converted_hooks.append(lambda code: HOOKS in code.co_freevars and not _is_suspended(code))
+
+
+def _is_suspended(code: CodeType) -> bool:
+    """Whether it is a generator or a coroutine, which in converted code, too, stays as it is."""
+    return bool(code.co_flags & _SUSPENDS) and code.co_name != "<genexpr>"
 
 
 def _converted_function(function: FunctionType) -> FunctionType:
@@ -150,11 +155,12 @@ def is_left_alone(function: FunctionType) -> bool:
         return True
     if code.co_flags & _SUSPENDS:
         if id(code) not in _codes:
-            _keep(_codes, code, "it is a generator or a coroutine: return a list, or a tensor")
+            _keep(_codes, code, _SUSPENDED)
         return True
     return _is_installed(code.co_filename) and not _uses_us(function.__globals__)
 
 
+_SUSPENDED = "it is a generator or a coroutine: return a list, or a tensor"
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 

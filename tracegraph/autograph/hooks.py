@@ -106,7 +106,7 @@ def while_stmt(
 ) -> None:
     """Runs the loop in Python until its test is a value of the graph, and stages it from there."""
     before = effects_so_far()
-    decides = test()
+    decides = _tested(test)
     done = 0  # iterations that Python ran
     for _ in _told(itertools.count(), WHILE):
         if _is_of_graph(decides):
@@ -117,7 +117,7 @@ def while_stmt(
         done += 1
         leave_iteration(get_state, set_state, opts["exits"])
         before = effects_so_far()
-        decides = test()
+        decides = _tested(test)
     most = opts.get("maximum_iterations")
     if most is not None and done:
         most = max(most - done, 0) if isinstance(most, int) else most - done
@@ -131,6 +131,18 @@ def while_stmt(
     if effects_so_far() != before:
         staged = _tested_once(predicate(decides), *staged)
     run_loop(*staged)
+
+
+def _tested(test: Callable[[], Any]) -> Any:
+    """What the test of a `while` gives. Raises SignatureError if it sets attributes, and the graph
+    decides."""
+    objects = opened("tracegraph.autograph.changes.objects")
+    with objects.objects_kept(test, (), is_loop=True) as attributes:
+        decides = test()
+    if _is_of_graph(decides):
+        what = "a method or a function called in the test of a `while` sets"
+        objects.refuse_set(attributes, what, "test it in the loop: while True: if not …: break")
+    return decides
 
 
 class _Extended:

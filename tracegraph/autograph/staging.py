@@ -9,7 +9,7 @@ import dis
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -71,6 +71,7 @@ from tracegraph.tensor_arrays.tensor_array import TensorArray, TensorList
 from tracegraph.tracing.trace import Trace, current_trace, notes_what_leaves
 
 if TYPE_CHECKING:
+    from tracegraph.autograph.changes.lists import Entered
     from tracegraph.autograph.late_values import LateValue
 
 Values = tuple[Any, ...]
@@ -376,9 +377,9 @@ def run_choice(
     def branch(run: Callable[[], None], is_first: bool) -> Traceable:
         def traced() -> tuple[Values, Values]:
             set_state(before)
-            with changes_kept(run, flags), _objects_kept(run, names, is_loop=False):
+            with changes_kept(run, flags), _objects_kept(run, names, is_loop=False) as set_:
                 run()
-            if changed := containers.changed((*held, *named), names):
+            if changed := [*containers.changed((*held, *named), names), *set_]:
                 raise containers.ContainersChanged(changed)
             after = get_state()
             values = tuple(map(containers.as_it_is, after))
@@ -401,7 +402,7 @@ def run_choice(
             opened("tracegraph.autograph.changes.lists").refuse_advance("a branch")
         get_state, set_state, more = containers.with_items(change.held, get_state, set_state)
         unread = (*unread, *(x for x, own in zip(more, change.held) if own.is_named))
-        names, carried = (*names, *more), (*carried, *change.held)
+        names, carried = (*names, *more), (*carried, *containers.only(change.held))
         run_choice(pred, body, orelse, get_state, set_state, names, flags, shared, carried, unread)
         return
     except BaseException as error:
@@ -677,10 +678,10 @@ class _StagedLoop:
         other_names().begin_step(values, self._before, held, self._shared)
         held += other_names().held_beside((*held, *named, *self._carried_items))
         try:
-            with changes_kept(user_body), _objects_kept(user_body, names, is_loop=True):
+            with changes_kept(user_body), _objects_kept(user_body, names, is_loop=True) as set_:
                 body()
             self._added_keys.check(held, names)
-            if changed := self._containers.changed(held, names):
+            if changed := [*self._containers.changed(held, names), *set_]:
                 self._carry_items(changed)
             ended, shared = self._get_state(), self._shared
             self._shared = shared | other_names().shared_after(ended)
@@ -711,11 +712,11 @@ class _StagedLoop:
             held, self._get_state, self._set_state
         )
         self._names = (*self._names, *more)
-        self._carried_items += held
+        self._carried_items += self._containers.only(held)
         added = self._get_state()[len(self._before) :]
         self._before = (*self._before, *added)
         self._conditional += [None] * len(added)
-        self.own += [_LoopName.before(value) for value in added]
+        self.own += [_LoopName.before(x.begun(value)) for x, value in zip(held, added)]
         raise _Again
 
     def set_state(self, tensors: Sequence[Tensor]) -> None:
@@ -845,6 +846,8 @@ class _StagedLoop:
 
     def _define(self, number: int, value: Any) -> bool:
         """Gives a name without a value before the loop the types that it gets in the loop."""
+        if self.own[number].undefined.is_left_out(value):
+            return False
         if is_undefined(value):
             if value.fact:
                 fix = f"give {value.name!r} a value before the loop"
@@ -1015,24 +1018,15 @@ def read(value: Any) -> Any:
     return value
 
 
-# Lists and iterators that must not change.
-
-
-class _Entered(NamedTuple):
-    """A branch or body that is being traced."""
-
-    #: The lists and iterators from outside, by their identities.
-    held: dict[int, Any]
-    #: "a loop" or "a branch"; empty if it only guards code that follows a `break` or `return`:
-    #: Python would come there in each of the same iterations before that.
-    kind: str
+# Objects and containers.
 
 
 class _OfThread(threading.local):
     def __init__(self) -> None:
         #: How many `finally` blocks are being traced.
         self.finally_depth = 0
-        self.entered: list[_Entered] = []
+        #: The branches and bodies that are being traced.
+        self.entered: list[Entered] = []
         #: How often code that is guarded has advanced an iterator.
         self.advanced = 0
 
@@ -1040,34 +1034,22 @@ class _OfThread(threading.local):
 thread = _OfThread()
 
 
-@contextlib.contextmanager
-def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None]:
-    """A context in which the lists that a body has from outside must not change, nor dicts and
-    sets get its tensors as keys, nor iterators be advanced. A branch has `flags`."""
-    is_guard = any(not name.startswith(f"{HOOKS}continue_") for name in flags or ())
-    kind = "a loop" if flags is None else "" if is_guard else "a branch"
-    containers = opened("tracegraph.autograph.changes.containers")
-    held = [*containers.reached_directly(body)]
-    counts = [(x, len(x)) for x in held if isinstance(x, (dict, set))]
-    kept = {id(x): x for x in held if type(x) in (list, TensorList)}
-    kept |= {id(x): x for x in containers.inside(body)}
-    lengths = [(x, len(x)) for x in kept.values() if type(x) is list]
-    other_names().settle()
-    thread.entered.append(_Entered(kept, kind))
-    try:
-        yield
-        opened("tracegraph.autograph.changes.lists").check_lengths(lengths, kind or "a branch")
-        for table, count in counts:
-            containers.check_keys(table, count, kind)
-    finally:
-        thread.entered.pop()
+def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Any:
+    """A context in which the lists that a body has from outside must not change; a branch has
+    `flags`."""
+    return opened("tracegraph.autograph.changes.lists").changes_kept(body, flags)
+
+
+def is_in_loop(items: Any) -> bool:
+    """Whether a loop of the graph, whose body is being traced, has a list from outside."""
+    return any(x.kind == "a loop" and id(items) in x.held for x in thread.entered)
 
 
 def _objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Any:
-    """A context that warns if functions from elsewhere change objects that a body has from
-    outside."""
+    """A context that gives what functions from elsewhere set in objects that a body has from
+    outside, and warns of what is no state."""
     names = (*names, *names_and_attributes().names_stored(body, names))
-    return opened("tracegraph.control_flow.set_while_tracing").objects_kept(body, names, is_loop)
+    return opened("tracegraph.autograph.changes.objects").objects_kept(body, names, is_loop)
 
 
 def other_names() -> Any:
@@ -1078,8 +1060,3 @@ def other_names() -> Any:
 def names_and_attributes() -> Any:
     """The module about what code sets, which few programs need."""
     return opened("tracegraph.autograph.changes.names")
-
-
-def is_in_loop(items: Any) -> bool:
-    """Whether a loop of the graph, whose body is being traced, has a list from outside."""
-    return any(x.kind == "a loop" and id(items) in x.held for x in thread.entered)

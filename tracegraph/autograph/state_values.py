@@ -55,6 +55,10 @@ class Undefined:
             "every branch is traced",
         )
 
+    def is_left_out(self, value: Any) -> bool:
+        """Whether a loop does not carry the name, which has this value after a step."""
+        return False
+
 
 class UnfitState(ShapeError):
     """A ShapeError because two values of a statement's state have different shapes."""

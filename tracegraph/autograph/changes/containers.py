@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FunctionType
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tracegraph import nest
 from tracegraph.autograph.changes.attributes import attributes_of
@@ -34,8 +34,12 @@ from tracegraph.core.source import HOOKS, here, is_ours
 from tracegraph.errors import SignatureError, fail, kind_of, message, shown, warn
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
+from tracegraph.state.user_names import names_in_code
 from tracegraph.tensor_arrays.array_states import with_whole_arrays
 from tracegraph.tensor_arrays.tensor_array import TensorArray, TensorList
+
+if TYPE_CHECKING:
+    from tracegraph.autograph.changes.objects import SetElsewhere
 
 #: A graph does not carry the items of larger tables.
 _MOST_ITEMS = 1000
@@ -119,6 +123,22 @@ class Held(NamedTuple):
             x.put_back()
         put(self.container, self.items)
 
+    @property
+    def name(self) -> str:
+        """That of its items as state."""
+        return f"{ITEMS_OF}{self.path}"
+
+    @property
+    def state(self) -> Any:
+        return _copied(self.container, _DEEPEST)
+
+    def set_state(self, items: Any) -> None:
+        put(self.container, items if _is_container(items) else filled(self.items, items))
+
+    def begun(self, items: Any) -> Any:
+        """What the steps of a loop begin with, which has these items before the loop."""
+        return items
+
 
 class Added(NamedTuple):
     """A key that is new in a dict, with its value, or an item that is new in a set."""
@@ -146,10 +166,15 @@ class Added(NamedTuple):
 
 
 class ContainersChanged(Exception):
-    """A branch changed these in place."""
+    """A branch changed these in place, or set these attributes."""
 
-    def __init__(self, held: Sequence[Held]) -> None:
+    def __init__(self, held: Sequence[Held | SetElsewhere]) -> None:
         self.held = held
+
+
+def only(held: Sequence[Held | SetElsewhere]) -> list[Held]:
+    """The containers among what was changed."""
+    return [x for x in held if isinstance(x, Held)]
 
 
 def held_by(bodies: Sequence[Any], names: Sequence[str], state: Sequence[Held]) -> list[Held]:
@@ -519,21 +544,23 @@ def check_keys(table: dict[Any, Any] | set[Any], count: int, kind: str) -> None:
 
 
 def with_items(
-    held: Sequence[Held], get_state: Callable[[], Any], set_state: Callable[[Any], None]
+    held: Sequence[Held | SetElsewhere],
+    get_state: Callable[[], Any],
+    set_state: Callable[[Any], None],
 ) -> tuple[Callable[[], tuple[Any, ...]], Callable[[tuple[Any, ...]], None], list[str]]:
-    """How to read and set the state of a statement together with what is in containers, and the
-    names of that."""
+    """How to read and set the state of a statement together with what is in containers and
+    attributes, and the names of that."""
 
     def get() -> tuple[Any, ...]:
-        return (*get_state(), *(_copied(x.container, _DEEPEST) for x in held))
+        return (*get_state(), *(x.state for x in held))
 
     def set(values: tuple[Any, ...]) -> None:
         count = len(values) - len(held)
         set_state(values[:count])
-        for x, items in zip(held, values[count:], strict=True):
-            put(x.container, items if _is_container(items) else filled(x.items, items))
+        for x, state in zip(held, values[count:], strict=True):
+            x.set_state(state)
 
-    return get, set, [f"{ITEMS_OF}{x.path}" for x in held]
+    return get, set, [x.name for x in held]
 
 
 def filled(items: Any, value: Any) -> Any:
@@ -542,15 +569,19 @@ def filled(items: Any, value: Any) -> Any:
 
 
 def _reached(body: Any, names: Sequence[str], seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """The containers and iterators that a body has from outside, with their paths."""
+    """The containers and iterators that a body has from outside, also by names of its module, with
+    their paths."""
     code = getattr(body, "__code__", None)
-    if code is None or id(code) in seen:
+    if code is None or id(code) in seen or len(seen) > _MOST_FUNCTIONS:
         return
     seen.add(id(code))
-    for name, cell in zip(code.co_freevars, body.__closure__ or (), strict=True):
+    cells = zip(code.co_freevars, body.__closure__ or (), strict=True)
+    held = {name: content(cell) for name, cell in cells}
+    of_module = ((name, body.__globals__.get(name)) for name in names_in_code(code))
+    held |= {name: x for name, x in of_module if not _is_data(x)}
+    for name, value in held.items():
         if name in names or name.startswith(HOOKS):
             continue
-        value = content(cell)
         if isinstance(value, FunctionType) and not is_ours(value.__code__.co_filename):
             yield from _reached(value, names, seen)
             defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
@@ -558,6 +589,15 @@ def _reached(body: Any, names: Sequence[str], seen: set[int]) -> Iterator[tuple[
                 yield from _reached_in(f"a default of {name}", x, names, 2)
         else:
             yield from _reached_in(name, value, names, 2)
+
+
+#: How many functions that call each other are searched.
+_MOST_FUNCTIONS = 100
+
+
+def _is_data(value: Any) -> bool:
+    """Whether it is a table that no statement is expected to change."""
+    return _is_container(value) and len(value) > _MOST_ITEMS
 
 
 def _reached_in(

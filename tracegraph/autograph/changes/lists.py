@@ -5,16 +5,51 @@ The statement is traced once, so such a change would happen once, whatever value
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from tracegraph import nest
-from tracegraph.autograph.staging import ListGrows, is_in_loop, thread
+from tracegraph.autograph.changes import containers
+from tracegraph.autograph.staging import ListGrows, is_in_loop, other_names, thread
 from tracegraph.autograph.state_values import in_graph, is_carried
+from tracegraph.core.source import HOOKS
 from tracegraph.core.types import TensorType
 from tracegraph.errors import SignatureError, fail
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.tensor_arrays.tensor_array import TensorList
+
+
+class Entered(NamedTuple):
+    """A branch or body that is being traced."""
+
+    #: The lists and iterators from outside, by their identities.
+    held: dict[int, Any]
+    #: "a loop" or "a branch"; empty if it only guards code that follows a `break` or `return`:
+    #: Python would come there in each of the same iterations before that.
+    kind: str
+
+
+@contextlib.contextmanager
+def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None]:
+    """A context in which the lists that a body has from outside must not change, nor dicts and
+    sets get its tensors as keys, nor iterators be advanced. A branch has `flags`."""
+    is_guard = any(not name.startswith(f"{HOOKS}continue_") for name in flags or ())
+    kind = "a loop" if flags is None else "" if is_guard else "a branch"
+    held = [*containers.reached_directly(body)]
+    counts = [(x, len(x)) for x in held if isinstance(x, (dict, set))]
+    kept = {id(x): x for x in held if type(x) in (list, TensorList)}
+    kept |= {id(x): x for x in containers.inside(body)}
+    lengths = [(x, len(x)) for x in kept.values() if type(x) is list]
+    other_names().settle()
+    thread.entered.append(Entered(kept, kind))
+    try:
+        yield
+        check_lengths(lengths, kind or "a branch")
+        for table, count in counts:
+            containers.check_keys(table, count, kind)
+    finally:
+        thread.entered.pop()
 
 
 def list_append(items: Any, value: Any, is_own: bool = True) -> Any:
