@@ -21,6 +21,7 @@ from tracegraph.autograph.state_values import (
     Undefined,
     UndefinedReturnValue,
     UnfitState,
+    Unknown,
     after_iteration,
     as_type,
     before_statement,
@@ -347,6 +348,8 @@ def _join_undefined(one: Any, other: Any, place: StatePlace, flags: frozenset[st
         depth = thread.finally_depth
         own = None if is_return else SetUnlessLeft(place.name, None, flags, depth, fact)
         return _Joined(structure, filled, conditional=own)
+    if unknown := next((x for x in (one, other) if isinstance(x, Unknown)), None):
+        return _Joined(None, (), unknown)
     missing = "main" if is_undefined(one) else "else"
     fix = f"{place.label} must also be set in the {missing} branch"
     return _Joined(None, (), Undefined(place.name, fact, fix))
@@ -377,7 +380,7 @@ def run_choice(
     def branch(run: Callable[[], None], is_first: bool) -> Traceable:
         def traced() -> tuple[Values, Values]:
             set_state(before)
-            with changes_kept(run, flags), _objects_kept(run, names, is_loop=False) as set_:
+            with lists().changes_kept(run, flags), _objects_kept(run, names, False) as set_:
                 run()
             if changed := [*containers.changed((*held, *named), names), *set_]:
                 raise containers.ContainersChanged(changed)
@@ -399,7 +402,7 @@ def run_choice(
             x.put_back()
         set_state(before)
         if advanced != thread.advanced:  # what is traced again would take further items
-            opened("tracegraph.autograph.changes.lists").refuse_advance("a branch")
+            lists().refuse_advance("a branch")
         get_state, set_state, more = containers.with_items(change.held, get_state, set_state)
         unread = (*unread, *(x for x, own in zip(more, change.held) if own.is_named))
         names, carried = (*names, *more), (*carried, *containers.only(change.held))
@@ -437,17 +440,6 @@ def _note_raise(error: BaseException) -> None:
 
 class _Again(StatesChanged):
     """The state of a loop has other types than those it was traced with."""
-
-
-class ListGrows(Exception):
-    """Code appends to a list that a loop carries."""
-
-    def __init__(self, items: list[Any], type: TensorType) -> None:
-        self.items, self.type, self._source = items, type, here()
-
-    def refuse(self) -> None:
-        """Raises SignatureError."""
-        opened("tracegraph.autograph.changes.lists").refuse(self.items.append, True, self._source)
 
 
 @dataclasses.dataclass
@@ -678,7 +670,10 @@ class _StagedLoop:
         other_names().begin_step(values, self._before, held, self._shared)
         held += other_names().held_beside((*held, *named, *self._carried_items))
         try:
-            with changes_kept(user_body), _objects_kept(user_body, names, is_loop=True) as set_:
+            with (
+                lists().changes_kept(user_body),
+                _objects_kept(user_body, names, is_loop=True) as set_,
+            ):
                 body()
             self._added_keys.check(held, names)
             if changed := [*self._containers.changed(held, names), *set_]:
@@ -690,16 +685,17 @@ class _StagedLoop:
                 raise _Again
             if self._added_keys.are_new(held, self._get_state, self._set_state, values):
                 raise _Again
-        except ListGrows as growth:
+        except lists().ListGrows as growth:
+            self._containers.put_all_back((*held, *named))
             for number, value in enumerate(values):
                 if value is growth.items:
                     before = self._before[number]
-                    if is_in_loop(before):  # the outermost loop carries it
+                    if lists().is_in_loop(before):  # the outermost loop carries it
                         growth.items = before
                         raise
                     self._growing[number] = growth.type.dtype, shape_of(growth.type.shape)
                     raise _Again from None
-            if not is_in_loop(growth.items):
+            if not lists().is_in_loop(growth.items):
                 growth.refuse()
             raise
 
@@ -826,6 +822,10 @@ class _StagedLoop:
             if own.structure is None:
                 is_new |= self._define(number, value)
                 continue
+            if isinstance(value, Unknown):
+                is_new, self.own[number] = True, _LoopName(None, [], value)
+                own.value(rest)  # passes over its tensors
+                continue
             if is_undefined(value):
                 place.refuse(SignatureError, own.value(rest), value, "set it in every iteration")
             leaves, structure = with_whole_arrays(value)
@@ -876,6 +876,11 @@ _GROWS = (
 
 def _next_leaf(leaf: _LoopLeaf, new: Any, old: Tensor | None, place: StatePlace) -> bool:
     """Checks a leaf after an iteration; returns whether its type requires another trace."""
+    if isinstance(leaf.initial, Unknown):
+        return False
+    if isinstance(new, Unknown):  # no step may read it, and nothing after the loop
+        leaf.initial, leaf.type = new, None
+        return True
     if leaf.type is None:
         if is_same(leaf.initial, new):
             return False
@@ -1034,15 +1039,8 @@ class _OfThread(threading.local):
 thread = _OfThread()
 
 
-def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Any:
-    """A context in which the lists that a body has from outside must not change; a branch has
-    `flags`."""
-    return opened("tracegraph.autograph.changes.lists").changes_kept(body, flags)
-
-
-def is_in_loop(items: Any) -> bool:
-    """Whether a loop of the graph, whose body is being traced, has a list from outside."""
-    return any(x.kind == "a loop" and id(items) in x.held for x in thread.entered)
+def lists() -> Any:
+    return opened("tracegraph.autograph.changes.lists")
 
 
 def _objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Any:

@@ -60,6 +60,13 @@ class Undefined:
         return False
 
 
+class Unknown(Undefined):
+    """An item or an attribute that a graph cannot tell; it stands there and refuses to be read."""
+
+    def is_left_out(self, value: Any) -> bool:
+        return True
+
+
 class UnfitState(ShapeError):
     """A ShapeError because two values of a statement's state have different shapes."""
 

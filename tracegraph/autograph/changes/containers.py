@@ -23,6 +23,7 @@ from tracegraph.autograph.state_values import (
     CARRIED,
     ITEMS_OF,
     Undefined,
+    Unknown,
     content,
     in_graph,
     is_carried,
@@ -170,6 +171,12 @@ class ContainersChanged(Exception):
 
     def __init__(self, held: Sequence[Held | SetElsewhere]) -> None:
         self.held = held
+
+
+def put_all_back(held: Sequence[Held]) -> None:
+    for x in held:
+        if x.is_changed(()):
+            x.put_back()
 
 
 def only(held: Sequence[Held | SetElsewhere]) -> list[Held]:
@@ -438,7 +445,7 @@ class LeftContainers:
             fact = f"{inner} is changed in place by the loop at {here()}, which gives {name!r} "
             fact += "another value: that also changes what other names of the first value hold"
             fix = "give the other name a copy before the loop, or let the loop not set the name"
-            first[key] = Undefined(inner, fact, fix)
+            first[key] = Unknown(inner, fact, fix)
             yield inner
 
     def put_back(self) -> None:
@@ -649,7 +656,7 @@ def _differences(path: str, old: Any, new: Any, names: Sequence[str]) -> Iterato
     elif isinstance(old, frozenset) and isinstance(new, set):
         if not old <= new:
             yield path
-    elif is_carried(old) and not is_same(old, new):
+    elif any(map(is_carried, nest.flatten(old))) and not is_same(old, new):
         yield path
 
 

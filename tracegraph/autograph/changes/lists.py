@@ -6,14 +6,17 @@ The statement is traced once, so such a change would happen once, whatever value
 from __future__ import annotations
 
 import contextlib
+import dis
+import functools
 from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType
 from typing import Any, NamedTuple, NoReturn
 
 from tracegraph import nest
 from tracegraph.autograph.changes import containers
-from tracegraph.autograph.staging import ListGrows, is_in_loop, other_names, thread
+from tracegraph.autograph.staging import other_names, thread
 from tracegraph.autograph.state_values import in_graph, is_carried
-from tracegraph.core.source import HOOKS
+from tracegraph.core.source import HOOKS, here
 from tracegraph.core.types import TensorType
 from tracegraph.errors import SignatureError, fail
 from tracegraph.operands.conversion import as_tensor
@@ -28,6 +31,12 @@ class Entered(NamedTuple):
     #: "a loop" or "a branch"; empty if it only guards code that follows a `break` or `return`:
     #: Python would come there in each of the same iterations before that.
     kind: str
+    #: What was in the lists.
+    before: dict[int, list[Any]]
+    #: Whether it may remove something from one, by what its own code shows.
+    removes: bool
+    #: The lists to which it appends, and from which it may remove as many.
+    growing: dict[int, ListGrows]
 
 
 @contextlib.contextmanager
@@ -42,14 +51,75 @@ def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None
     kept |= {id(x): x for x in containers.inside(body)}
     lengths = [(x, len(x)) for x in kept.values() if type(x) is list]
     other_names().settle()
-    thread.entered.append(Entered(kept, kind))
+    removes = _removes(getattr(body, "__code__", None))
+    entered = Entered(kept, kind, {id(x): [*x] for x, _ in lengths}, removes, {})
+    thread.entered.append(entered)
     try:
         yield
+        _check_growing(entered)
         check_lengths(lengths, kind or "a branch")
         for table, count in counts:
             containers.check_keys(table, count, kind)
     finally:
         thread.entered.pop()
+
+
+@functools.lru_cache(maxsize=1024)
+def _removes(code: CodeType | None) -> bool:
+    """Whether code, with that inside it, calls `pop` or `clear`, or deletes items."""
+    if code is None:
+        return False
+    is_call = not {"pop", "remove", "clear"}.isdisjoint(code.co_names)
+    inner = [x for x in code.co_consts if isinstance(x, CodeType)]
+    deletes = (x.opname == "DELETE_SUBSCR" for x in dis.get_instructions(code))
+    return is_call or any(map(_removes, inner)) or any(deletes)
+
+
+def may_keep_length(items: list[Any], value: Any) -> bool:
+    """Whether a list from outside, to which the code appends, may lose as many items, as a history
+    of fixed length does. That is known at the end of the code."""
+    own = thread.entered[-1] if thread.entered else None
+    if own is None or id(items) not in own.before:
+        return False
+    own.growing.setdefault(id(items), ListGrows(items, value))
+    return True
+
+
+def _check_growing(own: Entered) -> None:
+    """Raises ListGrows or SignatureError for a list that has become longer after all."""
+    for number, growth in own.growing.items():
+        if len(growth.items) > len(own.before[number]):
+            growth.items[:] = own.before[number]
+            if growth.is_carried and is_in_loop(growth.items):
+                raise growth
+            growth.refuse()
+
+
+def is_in_loop(items: Any) -> bool:
+    """Whether a loop of the graph, whose body is being traced, has a list from outside."""
+    return any(x.kind == "a loop" and id(items) in x.held for x in thread.entered)
+
+
+class ListGrows(Exception):
+    """Code appends a value to a list that a loop carries."""
+
+    def __init__(self, items: list[Any], value: Any) -> None:
+        self.items, self._value, self._source = items, value, here()
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether the loop can carry the list as an array."""
+        return is_carried(self._value) or _is_growing(self._value)
+
+    @property
+    def type(self) -> TensorType:
+        if _is_growing(self._value):
+            return TensorType(self._value.dtype, self._value.element_type)
+        return as_tensor(self._value).type
+
+    def refuse(self) -> NoReturn:
+        """Raises SignatureError."""
+        refuse(self.items.append, is_in_loop(self.items), self._source)
 
 
 def list_append(items: Any, value: Any, is_own: bool = True) -> Any:
@@ -59,11 +129,11 @@ def list_append(items: Any, value: Any, is_own: bool = True) -> Any:
         if is_own and _holders(items):
             return items.appended(value)
         refuse_change(items.append)
-    elif type(items) is list:
-        if is_carried(value) and is_in_loop(items):
-            raise ListGrows(items, as_tensor(value).type)
-        if any(map(is_carried, nest.flatten(value))):
-            refuse_change(items.append)
+    elif type(items) is list and any(map(is_carried, nest.flatten(value))):
+        may_grow = is_carried(value) and is_in_loop(items)
+        if may_grow and not (thread.entered[-1].removes and may_keep_length(items, value)):
+            raise ListGrows(items, value)
+        check_growth(items.append, value)
     items.append(value)
     return items
 
@@ -81,7 +151,7 @@ def list_extend(items: Any, values: Any, is_own: bool = True) -> Any:
         return items
     if type(items) is list and _is_growing(values):
         if is_in_loop(items):
-            raise ListGrows(items, TensorType(values.dtype, values.element_type))
+            raise ListGrows(items, values)
         refuse_change(items.extend)
         if not is_own:
             fail(
@@ -128,7 +198,7 @@ def list_repeat(items: Any, times: Any, is_own: bool | None = True) -> Any:
 def list_insert(items: Any, place: Any, value: Any, is_own: bool = True) -> Any:
     """The list after `items.insert(place, value)`."""
     if type(items) is list and any(map(is_carried, nest.flatten(value))):
-        refuse_change(items.insert)
+        check_growth(items.insert, value)
     items.insert(place, value)
     return items
 
@@ -136,6 +206,13 @@ def list_insert(items: Any, place: Any, value: Any, is_own: bool = True) -> Any:
 def _holders(items: Any) -> list[Any]:
     """The branches and bodies being traced that have a list from outside."""
     return [own for own in thread.entered if id(items) in own.held]
+
+
+def check_growth(method: Any, value: Any) -> None:
+    """Raises SignatureError if a method makes a list from outside a longer one, by a value that it
+    adds."""
+    if not may_keep_length(method.__self__, value):
+        refuse_change(method)
 
 
 def refuse_change(method: Any) -> None:

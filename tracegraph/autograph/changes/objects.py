@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tracegraph import nest
-from tracegraph.autograph.state_values import Undefined, is_undefined
+from tracegraph.autograph.state_values import Undefined, Unknown, is_undefined
 from tracegraph.control_flow import set_while_tracing
 from tracegraph.control_flow.set_while_tracing import Setting
 from tracegraph.core.source import here
@@ -70,7 +70,7 @@ class SetElsewhere(NamedTuple):
         return value if is_set else _SetByStep(self.name, self.line)
 
 
-class _SetByStep(Undefined):
+class _SetByStep(Unknown):
     """An attribute without a tensor before a loop, of which each step sets one: a step may set it,
     but not read what the one before has set, since there is none before the first."""
 
