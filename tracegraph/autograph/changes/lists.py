@@ -90,7 +90,7 @@ def _check_growing(own: Entered) -> None:
     for number, growth in own.growing.items():
         if len(growth.items) > len(own.before[number]):
             growth.items[:] = own.before[number]
-            if growth.is_carried and is_in_loop(growth.items):
+            if growth.type is not None and is_in_loop(growth.items):
                 raise growth
             growth.refuse()
 
@@ -104,18 +104,13 @@ class ListGrows(Exception):
     """Code appends a value to a list that a loop carries."""
 
     def __init__(self, items: list[Any], value: Any) -> None:
-        self.items, self._value, self._source = items, value, here()
-
-    @property
-    def is_carried(self) -> bool:
-        """Whether the loop can carry the list as an array."""
-        return is_carried(self._value) or _is_growing(self._value)
-
-    @property
-    def type(self) -> TensorType:
-        if _is_growing(self._value):
-            return TensorType(self._value.dtype, self._value.element_type)
-        return as_tensor(self._value).type
+        self.items, self._source = items, here()
+        #: That of the items; None if a loop cannot carry the list as an array.
+        self.type: TensorType | None = None
+        if _is_growing(value):
+            self.type = TensorType(value.dtype, value.element_type)
+        elif is_carried(value):
+            self.type = as_tensor(value).type
 
     def refuse(self) -> NoReturn:
         """Raises SignatureError."""
