@@ -1,6 +1,7 @@
 """Methods and functions from elsewhere that set attributes of objects, in branches and loops that a
 tensor decides about: what they set is state, as if the statement itself set it."""
 
+import argparse
 import functools
 from types import SimpleNamespace
 
@@ -149,7 +150,31 @@ def by_values_that_are_called(x, steps):
     return x, counter.count
 
 
+def deep_inside(x, steps):
+    counter = Counter()
+    counter.step()
+    inside = SimpleNamespace(a=SimpleNamespace(b=SimpleNamespace(c=counter, sums=[0.0 * x])))
+
+    def step(y):
+        sums = inside.a.b.sums
+        sums[0] = sums[0] + y * inside.a.b.c.step()
+
+    for _ in steps:
+        step(x)
+    return inside.a.b.sums[0], counter.count
+
+
+def by_a_lambda(x, steps):
+    momentum = Momentum()
+    step = lambda y: momentum.step(y)  # noqa: E731
+    for _ in steps:
+        x = step(x)
+    return x, momentum.steps
+
+
 PROGRAMS = [
+    deep_inside,
+    by_a_lambda,
     descent,
     descent_with_restarts,
     averages,
@@ -269,6 +294,23 @@ def test_what_nothing_reads_is_left_alone():
         return x
 
     assert f(tg.constant(1.0)).numpy() == 27.0
+
+
+def test_an_object_of_a_library_keeps_what_its_own_code_counts_on():
+    options = argparse.Namespace(count=0)
+
+    def step():
+        options.count += 1
+
+    @tg.function
+    def f(x):
+        for _ in tg.range(3):
+            step()
+        return x
+
+    with pytest.warns(UserWarning, match=r"options\.count changed from 0 to 1"):
+        f(tg.constant(1.0))
+    assert options.count == 1
 
 
 def test_an_object_that_creates_its_variables_when_it_is_first_used():

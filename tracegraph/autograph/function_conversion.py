@@ -151,13 +151,13 @@ def is_left_alone(function: FunctionType) -> bool:
     tracegraph.
     """
     code = function.__code__
-    if HOOKS in code.co_freevars or _is_of_libraries(code.co_filename):
-        return True
-    if code.co_flags & _SUSPENDS:
-        if id(code) not in _codes:
-            _keep(_codes, code, _SUSPENDED)
-        return True
-    return _is_installed(code.co_filename) and not _uses_us(function.__globals__)
+    is_left = HOOKS in code.co_freevars or bool(code.co_flags & _SUSPENDS)
+    return is_left or is_library(code.co_filename, function.__globals__)
+
+
+def is_library(file: str, names: dict[str, Any]) -> bool:
+    """Whether a module, with its `names`, is of a library that knows nothing of tracegraph."""
+    return _is_of_libraries(file) or (_is_installed(file) and not _uses_us(names))
 
 
 _SUSPENDED = "it is a generator or a coroutine: return a list, or a tensor"

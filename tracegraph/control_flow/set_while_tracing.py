@@ -12,6 +12,7 @@ import contextlib
 import copy
 import dis
 import functools
+import inspect
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -81,11 +82,13 @@ def _tell(form: str, path: str) -> None:
 
 
 @contextlib.contextmanager
-def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[list[Setting]]:
+def objects_kept(
+    body: Any, names: Sequence[str], is_loop: bool, is_users: Callable[[type], bool]
+) -> Iterator[list[Setting]]:
     """A context that gives, when it ends, what methods and functions from elsewhere have changed
-    in objects that a body has from outside, if a graph can carry it. It warns if they change other
-    numbers and flags, or names around them, or if anything changes an array of NumPy or of Python
-    in place. The statement's own `names` are its state."""
+    in objects that a body has from outside, if a graph can carry it and the class `is_users`. It
+    warns if they change other numbers and flags, or names around them, or if anything changes an
+    array of NumPy or of Python in place. The statement's own `names` are its state."""
     found: list[Setting] = []
     reached = (*_attributes_reached(body), *_set_by_functions(body))
     before = {(x.path, id(x.holder)): x for x in reached if not x.is_state_of(names)}
@@ -104,11 +107,11 @@ def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[lis
         yield found
     except BaseException:
         for x in changed():
-            if x.is_carried:
+            if x.is_carried(is_users):
                 x.put_back()
         raise
     settings = changed()
-    found += [x for x in settings if x.is_carried]
+    found += [x for x in settings if x.is_carried(is_users)]
     if found:  # the body is traced again
         return
     for setting in settings:
@@ -158,8 +161,12 @@ class Setting(NamedTuple):
     holder: Any
     key: Any
     old: Any
-    #: Whether it is an attribute of an object that a statement reaches.
-    is_attribute: bool = False
+    #: The class of the object that a statement reaches, if it is an attribute.
+    owner: type | None = None
+
+    @property
+    def is_attribute(self) -> bool:
+        return self.owner is not None
 
     @property
     def value(self) -> Any:
@@ -213,11 +220,10 @@ class Setting(NamedTuple):
             return False
         return type(self.old) is not Tensor or _is_in_scope(self.old)
 
-    @property
-    def is_carried(self) -> bool:
+    def is_carried(self, is_users: Callable[[type], bool]) -> bool:
         """Whether a graph can carry it, where it was changed."""
-        is_of_class = isinstance(self.holder, MappingProxyType)
-        return self.is_attribute and not is_of_class and not isinstance(self.value, str)
+        is_of_class = isinstance(self.holder, MappingProxyType) or isinstance(self.value, str)
+        return self.owner is not None and not is_of_class and is_users(self.owner)
 
     @property
     def is_changed(self) -> bool:
@@ -351,9 +357,10 @@ def _attributes_reached(body: Any) -> Iterator[Setting]:
     code, known = getattr(body, "__code__", None), getattr(body, "__globals__", {})
     names = () if code is None else dict.fromkeys(names_in_code(code))
     of_module = ((name, known[name]) for name in names if name in known)
+    seen = dict[int, int]()
     for name, value in (*_held_by(body), *of_module):
         if not name.startswith(HOOKS):
-            yield from _attributes_in(name, value, 2)
+            yield from _attributes_in(name, value, _DEEPEST, seen)
 
 
 def _held_by(body: Any) -> Iterator[tuple[str, Any]]:
@@ -373,26 +380,29 @@ def _held_by(body: Any) -> Iterator[tuple[str, Any]]:
             yield name, value.__func__
 
 
-def _attributes_in(path: str, value: Any, depth: int) -> Iterator[Setting]:
+def _attributes_in(path: str, value: Any, depth: int, seen: dict[int, int]) -> Iterator[Setting]:
     """What a value has; of a table only what the objects in it have, since its items are looked at
-    as such."""
-    if not depth or isinstance(value, _CODE):
+    as such. `seen` is how deep each object was looked at."""
+    if not depth or isinstance(value, _CODE) or seen.get(id(value), 0) >= depth:
         return
     if isinstance(value, _TABLES) and not _is_object(value):
         for inner, _, _, x in _parts(path, value):
             if not isinstance(x, (*_TABLES, *_ATTRIBUTES, Tensor)):
-                yield from _attributes_in(inner, x, depth)
+                yield from _attributes_in(inner, x, depth, seen)
         return
+    seen[id(value)] = depth
     own = type(value)
     if own.__module__ != "builtins" and not is_of_us(own):
         yield from _numbers_of_class(own)
     for inner, holder, key, x in _parts(path, value):
         if key != "built":  # as a layer notes that it has created its Variables
-            yield Setting(inner, holder, key, x, is_attribute=True)
+            yield Setting(inner, holder, key, x, own)
         if not isinstance(x, (*_ATTRIBUTES, Tensor)):
-            yield from _attributes_in(inner, x, depth - 1)
+            yield from _attributes_in(inner, x, depth - 1, seen)
 
 
+#: How deep objects in objects are looked at.
+_DEEPEST = 4
 _ATTRIBUTES = (bool, int, float, str)
 
 
@@ -404,7 +414,7 @@ def _added(known: Sequence[Setting]) -> Iterator[Setting]:
         owner = one.path.removesuffix(f".{one.key}")
         for key in [*one.holder]:
             if (id(one.holder), key) not in places and key != "built":
-                yield Setting(f"{owner}.{key}", one.holder, key, _MISSING, is_attribute=True)
+                yield Setting(f"{owner}.{key}", one.holder, key, _MISSING, one.owner)
 
 
 def _numbers_of_class(own: type) -> Iterator[Setting]:
@@ -415,25 +425,35 @@ def _numbers_of_class(own: type) -> Iterator[Setting]:
 
 
 def _set_by_functions(body: Any) -> Iterator[Setting]:
-    """The names that functions from elsewhere set around them, the attributes of what they have by
-    names of their module, and numbers of classes, which a body can reach."""
-    code, seen = getattr(body, "__code__", None), set[int]()
+    """The names that functions from elsewhere set around them, the attributes of what they have
+    from outside, and numbers of classes, which a body can reach."""
+    code, seen = getattr(body, "__code__", None), dict[int, int]()
     if code is None:
         return
-    known = body.__globals__
-    found = (known.get(name) for name in _names_used(code)[0])
+    known, names = body.__globals__, _names_used(code)[0]
+    found = (known.get(name) for name in names)
     for value in (*found, *(x for _, x in _held_by(body))):
         if isinstance(value, FunctionType):
             yield from _set_by_function(value, seen)
-        elif isinstance(value, type) and not is_of_us(value) and value.__module__ != "builtins":
+        for method in _methods_of(value, names):
+            yield from _set_by_function(method, seen)
+        if isinstance(value, type) and not is_of_us(value) and value.__module__ != "builtins":
             yield from _numbers_of_class(value)
 
 
-def _set_by_function(function: FunctionType, seen: set[int]) -> Iterator[Setting]:
+def _methods_of(value: Any, names: Iterable[str]) -> Iterator[FunctionType]:
+    """The methods of an object of the user's that code calls that uses these names."""
+    kind = type(value)
+    if kind.__module__ != "builtins" and not is_of_us(kind):
+        found = (inspect.getattr_static(kind, name, None) for name in ("__call__", *names))
+        yield from (x for x in found if isinstance(x, FunctionType))
+
+
+def _set_by_function(function: FunctionType, seen: dict[int, int]) -> Iterator[Setting]:
     code = function.__code__
     if id(code) in seen or is_ours(code.co_filename) or len(seen) > _MOST_ITEMS:
         return
-    seen.add(id(code))
+    seen[id(code)] = 1
     names, stored = _names_used(code)
     known = function.__globals__
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
@@ -445,8 +465,7 @@ def _set_by_function(function: FunctionType, seen: set[int]) -> Iterator[Setting
         elif not name.startswith(HOOKS) and not isinstance(value, _CODE):
             if name in stored:
                 yield Setting(name, holder, name, value)
-            if holder is known:
-                yield from _attributes_in(name, value, 2)
+            yield from _attributes_in(name, value, _DEEPEST, seen)
 
 
 @functools.lru_cache(maxsize=1024)

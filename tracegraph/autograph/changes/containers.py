@@ -14,7 +14,8 @@ import operator
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import FunctionType
+from functools import partial
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tracegraph import nest
@@ -187,7 +188,7 @@ def only(held: Sequence[Held | SetElsewhere]) -> list[Held]:
 def held_by(bodies: Sequence[Any], names: Sequence[str], state: Sequence[Held]) -> list[Held]:
     """The containers that the bodies of a statement have from outside, apart from those that are
     state as a whole, by their names or as `state`."""
-    reached = (pair for body in bodies for pair in _reached(body, names, set()))
+    reached = (pair for body in bodies for pair in _reached(body, names, {}))
     kept = ((path, x) for path, x in reached if not isinstance(x, Iterator))
     found = {id(x): (path, x) for own in kept for path, x in (own, *_sets_in(*own, _DEEPEST))}
     for known in state:
@@ -251,7 +252,7 @@ def _sets_in(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
 
 def inside(body: Any) -> Iterator[Any]:
     """The lists in containers, and the iterators, that a body has from outside."""
-    for _, x in _reached(body, (), set()):
+    for _, x in _reached(body, (), {}):
         yield from _inside(x, _DEEPEST)
 
 
@@ -575,31 +576,43 @@ def filled(items: Any, value: Any) -> Any:
     return dict.fromkeys(items, value) if isinstance(items, dict) else [value] * len(items)
 
 
-def _reached(body: Any, names: Sequence[str], seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _reached(body: Any, names: Sequence[str], seen: dict[int, int]) -> Iterator[tuple[str, Any]]:
     """The containers and iterators that a body has from outside, also by names of its module, with
-    their paths."""
+    their paths. `seen` is how deep each object was looked at."""
     code = getattr(body, "__code__", None)
-    if code is None or id(code) in seen or len(seen) > _MOST_FUNCTIONS:
+    if code is None or id(code) in seen or len(seen) > _MOST_SEEN:
         return
-    seen.add(id(code))
+    seen[id(code)] = 1
+    known = body.__globals__
+    of_module = {name: known[name] for name in names_in_code(code) if name in known}
     cells = zip(code.co_freevars, body.__closure__ or (), strict=True)
-    held = {name: content(cell) for name, cell in cells}
-    of_module = ((name, body.__globals__.get(name)) for name in names_in_code(code))
-    held |= {name: x for name, x in of_module if not _is_data(x)}
+    held = {name: x for name, x in of_module.items() if not _is_data(x)}
+    held |= {name: content(cell) for name, cell in cells}
     for name, value in held.items():
-        if name in names or name.startswith(HOOKS):
-            continue
-        if isinstance(value, FunctionType) and not is_ours(value.__code__.co_filename):
-            yield from _reached(value, names, seen)
-            defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-            for x in defaults:
-                yield from _reached_in(f"a default of {name}", x, names, 2)
-        else:
-            yield from _reached_in(name, value, names, 2)
+        if name not in names and not name.startswith(HOOKS):
+            yield from _reached_by(name, value, names, seen)
 
 
-#: How many functions that call each other are searched.
-_MOST_FUNCTIONS = 100
+def _reached_by(
+    name: str, value: Any, names: Sequence[str], seen: dict[int, int]
+) -> Iterator[tuple[str, Any]]:
+    while isinstance(value, partial):
+        for x in (*value.args, *value.keywords.values()):
+            yield from _reached_in(name, x, names, _DEEPEST, seen)
+        value = value.func
+    if isinstance(value, MethodType):
+        yield from _reached_in("self", value.__self__, names, _DEEPEST, seen)
+        value = value.__func__
+    if isinstance(value, FunctionType) and not is_ours(value.__code__.co_filename):
+        yield from _reached(value, names, seen)
+        for x in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
+            yield from _reached_in(f"a default of {name}", x, names, _DEEPEST, seen)
+    else:
+        yield from _reached_in(name, value, names, _DEEPEST, seen)
+
+
+#: How many functions that call each other, and objects, are searched.
+_MOST_SEEN = 1000
 
 
 def _is_data(value: Any) -> bool:
@@ -608,15 +621,16 @@ def _is_data(value: Any) -> bool:
 
 
 def _reached_in(
-    path: str, value: Any, names: Sequence[str], depth: int
+    path: str, value: Any, names: Sequence[str], depth: int, seen: dict[int, int]
 ) -> Iterator[tuple[str, Any]]:
     if path in names:
         return
     if _is_container(value) or isinstance(value, (set, Iterator)):
         yield path, value
-    elif depth and (table := attributes_of(value)) is not None:
+    elif seen.get(id(value), 0) < depth and (table := attributes_of(value)) is not None:
+        seen[id(value)] = depth
         for name, x in [*table.items()]:
-            yield from _reached_in(f"{path}.{name}", x, names, depth - 1)
+            yield from _reached_in(f"{path}.{name}", x, names, depth - 1, seen)
 
 
 def _is_container(value: Any) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tracegraph import nest
+from tracegraph.autograph.changes.attributes import is_users
 from tracegraph.autograph.state_values import Undefined, Unknown, is_undefined
 from tracegraph.control_flow import set_while_tracing
 from tracegraph.control_flow.set_while_tracing import Setting
@@ -21,7 +22,7 @@ def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[lis
     """A context that gives, when it ends, the attributes that the code of a statement has set
     besides its own `names`. It warns of what a graph cannot carry."""
     found: list[SetElsewhere] = []
-    with set_while_tracing.objects_kept(body, names, is_loop) as settings:
+    with set_while_tracing.objects_kept(body, names, is_loop, is_users) as settings:
         yield found
     found += [SetElsewhere(x, _line_of(x.value)) for x in settings]
 
