@@ -146,14 +146,6 @@ def popping(n):
     return total
 
 
-def growing_and_popping(n):
-    values = [n, n]
-    for _ in range(n):
-        values.append(values[0] + 1)
-        values.pop(0)
-    return values[0]
-
-
 def dropping(n):
     table = {"a": n, "b": n}
     if n > 1:
@@ -179,7 +171,6 @@ def cleared(n):
     "function, fact",
     [
         (popping, r"the items of stack is a list \['\*', '\*', '\*'\] before the loop"),
-        (growing_and_popping, r"\.pop\(\) changes a list to which a loop appends"),
         (dropping, r"items of table is a dict \{'b': '\*'\} in the main .* \{'a': '\*', 'b'"),
         (appending_a_number, r"\.append\(\) changes a list in a branch"),
         (cleared, r"the items of values is a list, \[\] in the main branch"),

@@ -482,7 +482,7 @@ def _called(f: Any) -> Any:
 def _grow(method: Any, *args: Any) -> Any:
     """A call of a method that extends a list."""
     if any(map(in_graph, nest.flatten(args))):
-        lists().check_growth(method, args[-1])
+        lists().check_growth(method)
     return method(*args)
 
 

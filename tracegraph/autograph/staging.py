@@ -380,7 +380,7 @@ def run_choice(
     def branch(run: Callable[[], None], is_first: bool) -> Traceable:
         def traced() -> tuple[Values, Values]:
             set_state(before)
-            with lists().changes_kept(run, flags), _objects_kept(run, names, False) as set_:
+            with _objects_kept(run, names, False) as set_, lists().changes_kept(run, flags):
                 run()
             if changed := [*containers.changed((*held, *named), names), *set_]:
                 raise containers.ContainersChanged(changed)
@@ -671,8 +671,8 @@ class _StagedLoop:
         held += other_names().held_beside((*held, *named, *self._carried_items))
         try:
             with (
-                lists().changes_kept(user_body),
                 _objects_kept(user_body, names, is_loop=True) as set_,
+                lists().changes_kept(user_body),
             ):
                 body()
             self._added_keys.check(held, names)

@@ -75,13 +75,13 @@ def _removes(code: CodeType | None) -> bool:
     return is_call or any(map(_removes, inner)) or any(deletes)
 
 
-def may_keep_length(items: list[Any], value: Any) -> bool:
+def _may_keep_length(growth: ListGrows) -> bool:
     """Whether a list from outside, to which the code appends, may lose as many items, as a history
     of fixed length does. That is known at the end of the code."""
     own = thread.entered[-1] if thread.entered else None
-    if own is None or id(items) not in own.before:
+    if own is None or id(growth.items) not in own.before:
         return False
-    own.growing.setdefault(id(items), ListGrows(items, value))
+    own.growing.setdefault(id(growth.items), growth)
     return True
 
 
@@ -103,8 +103,9 @@ def is_in_loop(items: Any) -> bool:
 class ListGrows(Exception):
     """Code appends a value to a list that a loop carries."""
 
-    def __init__(self, items: list[Any], value: Any) -> None:
-        self.items, self._source = items, here()
+    def __init__(self, method: Any, value: Any = None) -> None:
+        self._method, self.items, self._source = method, method.__self__, here()
+        self._is_in_loop = is_in_loop(self.items)
         #: That of the items; None if a loop cannot carry the list as an array.
         self.type: TensorType | None = None
         if _is_growing(value):
@@ -114,7 +115,7 @@ class ListGrows(Exception):
 
     def refuse(self) -> NoReturn:
         """Raises SignatureError."""
-        refuse(self.items.append, is_in_loop(self.items), self._source)
+        refuse(self._method, self._is_in_loop, self._source)
 
 
 def list_append(items: Any, value: Any, is_own: bool = True) -> Any:
@@ -125,10 +126,11 @@ def list_append(items: Any, value: Any, is_own: bool = True) -> Any:
             return items.appended(value)
         refuse_change(items.append)
     elif type(items) is list and any(map(is_carried, nest.flatten(value))):
-        may_grow = is_carried(value) and is_in_loop(items)
-        if may_grow and not (thread.entered[-1].removes and may_keep_length(items, value)):
-            raise ListGrows(items, value)
-        check_growth(items.append, value)
+        growth = ListGrows(items.append, value)
+        if growth.type is None or not is_in_loop(items):
+            check_growth(items.append)
+        elif not (thread.entered[-1].removes and _may_keep_length(growth)):
+            raise growth
     items.append(value)
     return items
 
@@ -146,7 +148,7 @@ def list_extend(items: Any, values: Any, is_own: bool = True) -> Any:
         return items
     if type(items) is list and _is_growing(values):
         if is_in_loop(items):
-            raise ListGrows(items, values)
+            raise ListGrows(items.extend, values)
         refuse_change(items.extend)
         if not is_own:
             fail(
@@ -193,7 +195,7 @@ def list_repeat(items: Any, times: Any, is_own: bool | None = True) -> Any:
 def list_insert(items: Any, place: Any, value: Any, is_own: bool = True) -> Any:
     """The list after `items.insert(place, value)`."""
     if type(items) is list and any(map(is_carried, nest.flatten(value))):
-        check_growth(items.insert, value)
+        check_growth(items.insert)
     items.insert(place, value)
     return items
 
@@ -203,10 +205,10 @@ def _holders(items: Any) -> list[Any]:
     return [own for own in thread.entered if id(items) in own.held]
 
 
-def check_growth(method: Any, value: Any) -> None:
-    """Raises SignatureError if a method makes a list from outside a longer one, by a value that it
-    adds."""
-    if not may_keep_length(method.__self__, value):
+def check_growth(method: Any) -> None:
+    """Raises SignatureError if a method makes a list from outside a longer one: at the end of the
+    code, if it may still lose as many items."""
+    if not _may_keep_length(ListGrows(method)):
         refuse_change(method)
 
 
