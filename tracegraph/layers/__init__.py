@@ -43,9 +43,14 @@ from tracegraph.layers.core import (
     Lambda as Lambda,
     Masking as Masking,
     Rescaling as Rescaling,
+    ReversibleEmbedding as ReversibleEmbedding,
 )
 from tracegraph.layers.features.categories import CategoryEncoding as CategoryEncoding
 from tracegraph.layers.features.ranges import Discretization as Discretization
+from tracegraph.layers.features.spectrograms import (
+    MelSpectrogram as MelSpectrogram,
+    STFTSpectrogram as STFTSpectrogram,
+)
 from tracegraph.layers.features.vocabularies import IntegerLookup as IntegerLookup
 from tracegraph.layers.images.at_random import RandomCrop as RandomCrop, RandomFlip as RandomFlip
 from tracegraph.layers.images.colours import (
