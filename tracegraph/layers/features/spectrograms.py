@@ -10,7 +10,7 @@ from tracegraph.array.arguments import as_choice, as_flag, as_number, rank_of, r
 from tracegraph.array.joining import concat
 from tracegraph.array.shaping import pad, reshape, transpose
 from tracegraph.core.types import float32
-from tracegraph.errors import SignatureError, fail
+from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, is_channels_first, known, padding_of, positive
 from tracegraph.math.elementwise.arithmetic import (
@@ -45,9 +45,17 @@ def _check_lengths(op: str, what: str, length: int, fft_length: int) -> None:
         fail(SignatureError, fact, fix="use an fft_length that is not smaller")
 
 
-def _named(op: str, window: Any) -> Any:
-    """A window, whose name must be known if it has one."""
-    return as_choice(op, "window", window, [*_WINDOWS]) if isinstance(window, str) else window
+def _window_of(op: str, window: Any, length: int) -> Any:
+    """The name of a window, or its numbers as an array of this length; or None."""
+    if window is None:
+        return None
+    if isinstance(window, str):
+        return as_choice(op, "window", window, [*_WINDOWS])
+    numbers = np.asarray(window)
+    if numbers.shape != (length,):
+        fact = f"{op}: window is {shown(window)}, of shape {numbers.shape}"
+        fail(SignatureError, fact, fix=f'give {length} numbers, or "hann" or "hamming"')
+    return numbers
 
 
 class MelSpectrogram(Layer):
@@ -99,8 +107,8 @@ class MelSpectrogram(Layer):
         length = sequence_length or fft_length
         self.sequence_length = positive(op, "sequence_length", length)
         _check_lengths(op, "sequence_length", self.sequence_length, self.fft_length)
-        self.window = _named(op, window)
-        self.sampling_rate = as_number(op, "sampling_rate", sampling_rate, low=1)
+        self.window = _window_of(op, window, self.sequence_length)
+        self.sampling_rate = as_number(op, "sampling_rate", sampling_rate, low=1, high=2**31)
         self.num_mel_bins = positive(op, "num_mel_bins", num_mel_bins)
         self.min_freq = as_number(op, "min_freq", min_freq, low=0)
         self.max_freq = max_freq or int(sampling_rate / 2)
@@ -121,9 +129,6 @@ class MelSpectrogram(Layer):
             numbers = _WINDOWS[self.window](self.sequence_length, dtype=dtype)
         else:
             numbers = as_tensor(self.window, dtype)
-        if numbers.type.shape != (self.sequence_length,):
-            fact = f"the window is {numbers.type}, and sequence_length {self.sequence_length}"
-            refuse("MelSpectrogram", fact, numbers, fix="give a number for each sample of a window")
         before = (length - self.sequence_length) // 2
         return pad(numbers, [[before, length - self.sequence_length - before]])
 
@@ -209,7 +214,7 @@ class STFTSpectrogram(Layer):
         length = 1 << (frame_length - 1).bit_length() if fft_length is None else fft_length
         self.fft_length = positive(op, "fft_length", length)
         _check_lengths(op, "frame_length", self.frame_length, self.fft_length)
-        self.window = _named(op, window)
+        self.window = _window_of(op, window, self.frame_length)
         self.periodic = as_flag(op, "periodic", periodic)
         self.scaling = as_choice(op, "scaling", scaling, ("density", "spectrum", None))
         self.padding = padding_of(op, padding)
@@ -240,10 +245,6 @@ class STFTSpectrogram(Layer):
             turns = np.arange(self.frame_length) / whole
             numbers = middle - (1 - middle) * np.cos(2 * np.pi * turns)
             numbers = np.ones(1) if self.frame_length == 1 else numbers
-        if numbers.shape != (self.frame_length,):
-            fact = f"STFTSpectrogram: the window has the shape {numbers.shape}"
-            fix = f"give {self.frame_length} numbers, as many as frame_length"
-            fail(SignatureError, fact, fix=fix)
         if self.scaling == "density":
             return numbers / np.sqrt(np.square(numbers).sum())
         return numbers / np.abs(numbers).sum() if self.scaling else numbers
