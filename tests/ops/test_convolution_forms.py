@@ -15,6 +15,7 @@ from lowering.rules.convolution import (
     by_channels,
     by_examples,
     by_groups,
+    by_planes,
     by_shifts,
     form_on_cpu,
     sums_of_shifts,
@@ -76,11 +77,13 @@ def test_forms_in_groups(form, part, strides, padding, lhs, rhs, monkeypatch):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
-@pytest.mark.parametrize("form", [by_shifts, sums_of_shifts])
+@pytest.mark.parametrize("form", [by_shifts, sums_of_shifts, by_planes])
 def test_sums_of_16_bits_are_rounded_once(form, dtype):
-    op = Conv((1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 4)
-    x = jnp.asarray(sample((1, 8, 8, 4 if form is by_shifts else 40), dtype))
-    y = jnp.asarray(sample((3, 3, 1 if form is by_shifts else 10, 4), dtype))
+    rank, groups = (3, 1) if form is by_planes else (2, 4)
+    op = Conv((1,) * rank, ((1, 1),) * rank, (1,) * rank, (1,) * rank, groups)
+    channels = 40 if form is sums_of_shifts else 4
+    x = jnp.asarray(sample((1, *[8] * rank, channels), dtype))
+    y = jnp.asarray(sample((*[3] * rank, channels // groups, 4), dtype))
     expected = by_xla(op, x.astype(jnp.float32), y.astype(jnp.float32))
     found = form(op, x, y)
     assert found.dtype == dtype
@@ -98,6 +101,23 @@ def test_forms_of_other_ranks_and_widths(form, rank, outputs, monkeypatch):
     y = sample((*[3, 2, 3][:rank], 7, outputs), np.float32)
     found = form(op, jnp.asarray(x), jnp.asarray(y))
     np.testing.assert_allclose(found, by_xla(op, x, y), rtol=1e-4, atol=1e-4)
+
+
+DEPTHS = list(itertools.product([1, 2], [(0, 0), (1, 2), (-1, 2)], [1, 3], [1, 2]))
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(("stride", "padding", "lhs", "rhs"), DEPTHS)
+@pytest.mark.parametrize("window", [2, 7])
+def test_the_planes_of_every_kind_of_window(window, stride, padding, lhs, rhs):
+    """Windows of few planes, and results of few planes."""
+    planes = 9 if window == 2 else {1: 14, 3: 6}[lhs]
+    op = Conv((stride, 2, 1), (padding, (1, 0), (0, 1)), (lhs, 1, 2), (rhs, 1, 1), 1)
+    with jax.enable_x64(True):
+        x, y = sample((4, planes, 6, 5, 3), np.float64), sample((window, 2, 3, 3, 5), np.float64)
+        found, expected = jax.jit(lambda x, y: (by_planes(op, x, y), by_xla(op, x, y)))(x, y)
+    assert found.shape == expected.shape and 0 not in found.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 STEPS = [(1, "SAME", 1), (2, "SAME", 1), (1, "VALID", 2), (3, "VALID", 1)]
@@ -140,12 +160,42 @@ def test_values_and_gradients_of_functions(dtype, strides, padding, dilations):
         assert found.dtype.as_numpy_dtype is dtype
         np.testing.assert_allclose(found.numpy(), wanted, rtol=tolerance, atol=tolerance)
     text = run.experimental_get_compiler_ir(x, y, g)(stage="stablehlo")
-    assert "convolution_by_channels" in text  # the gradient by the kernel
-    assert ("convolution_by_examples" in text) == (dtype is np.float64)
+    for form in "convolution_by_channels", "convolution_by_examples":
+        assert (form in text) == (dtype is np.float64)
 
 
-def chosen(x, y, strides=(1, 1), groups=1):
-    op = Conv(strides, ((0, 0), (0, 0)), (1, 1), (1, 1), groups)
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("strides", [1, 2])
+def test_values_and_gradients_over_three_axes(strides, dtype, monkeypatch):
+    monkeypatch.setattr(convolution, "LEAST_WORK", 1)
+    x, y = sample((2, 5, 8, 6, 4), dtype), sample((3, 2, 3, 4, 6), dtype)
+
+    def convolved(x, y):
+        steps = (strides,) * 3
+        return lax.conv_general_dilated(x, y, steps, "SAME", dimension_numbers=LAYOUTS[3])
+
+    @tg.function
+    def run(x, y, g):
+        with tg.GradientTape() as tape:
+            tape.watch((x, y))
+            z = tg.nn.conv3d(x, y, [1, *[strides] * 3, 1], "SAME")
+        return z, *tape.gradient(z, (x, y), output_gradients=g)
+
+    with jax.enable_x64(True):
+        z, pull = jax.vjp(convolved, x, y)
+        g = sample(z.shape, dtype)
+        expected = z, *pull(g)
+    tolerance = 1e-12 if dtype is np.float64 else 1e-4
+    for found, wanted in zip(run(x, y, g), expected, strict=True):
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=tolerance, atol=tolerance)
+    text = run.experimental_get_compiler_ir(x, y, g)(stage="stablehlo")
+    assert "convolution_by_planes" in text
+
+
+def chosen(x, y, groups=1):
+    rank = len(x[0]) - 2
+    op = Conv((1,) * rank, ((0, 0),) * rank, (1,) * rank, (1,) * rank, groups)
     with jax.enable_x64(True):
         return form_on_cpu(op, jnp.zeros(*x), jnp.zeros(*y))
 
@@ -154,9 +204,20 @@ def test_which_form_is_chosen():
     wide, float32 = np.float64, np.float32
     assert chosen(((32, 30, 30, 16), wide), ((3, 3, 16, 16), wide)) is by_examples
     assert chosen(((32, 30, 30, 16), float32), ((3, 3, 16, 16), float32)) is None
-    assert chosen(((16, 30, 30, 32), float32), ((28, 28, 32, 16), float32)) is by_channels
+    assert chosen(((32, 30, 30, 3), float32), ((3, 3, 3, 16), float32)) is by_shifts
+    assert chosen(((32, 30, 30, 3), float32), ((3, 3, 3, 64), float32)) is None  # too many outputs
+    assert chosen(((16, 30, 30, 3), float32), ((28, 28, 3, 16), float32)) is by_channels
+    assert chosen(((16, 30, 30, 32), float32), ((28, 28, 32, 16), float32)) is None
+    assert chosen(((16, 30, 30, 32), wide), ((28, 28, 32, 16), wide)) is by_channels
+    assert chosen(((16, 28, 28, 32), float32), ((28, 28, 32, 16), float32)) is by_channels
     assert chosen(((16, 30, 30, 32), np.float16), ((28, 28, 32, 16), np.float16)) is None
-    assert chosen(((16, 34, 34, 32), float32), ((28, 28, 32, 16), float32)) is None  # 49 places
+    assert chosen(((16, 34, 34, 32), wide), ((28, 28, 32, 16), wide)) is None  # 49 places
+    for dtype in np.float16, float32, wide:
+        kernel = (3, 3, 3, 8, 16), dtype
+        assert chosen(((4, 12, 12, 12, 8), dtype), kernel) is by_planes
+        assert chosen(((8, 14, 14, 14, 4), dtype), ((12, 12, 12, 4, 16), dtype)) is by_planes
+    assert chosen(((8, 12, 12, 12, 16), float32), ((1, 1, 1, 16, 32), float32)) is None
+    assert chosen(((8, 13, 13, 13, 4), float32), ((12, 12, 12, 4, 16), float32)) is by_channels
     assert chosen(((32, 30, 30, 16), wide), ((3, 3, 8, 16), wide), groups=2) is by_shifts
     assert chosen(((32, 30, 30, 64), wide), ((3, 3, 32, 64), wide), groups=2) is by_groups
     assert chosen(((32, 30, 30, 99), wide), ((3, 3, 9, 99), wide), groups=11) is None  # too many
