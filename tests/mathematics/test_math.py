@@ -1017,8 +1017,9 @@ def test_in_top_k():
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_dynamic_partition_has_more_groups_than_the_dtype_has_numbers(dtype, run):
-    groups = run(lambda i: tg.dynamic_partition([1.0, 2.0], i, 300), np.array([100, 0], dtype))
-    assert [len(groups[k].numpy()) for k in (0, 100, 299)] == [1, 1, 0]
+    count = np.iinfo(dtype).max + 2
+    groups = run(lambda i: tg.dynamic_partition([1.0, 2.0], i, count), np.array([100, 0], dtype))
+    assert [len(groups[k].numpy()) for k in (0, 100, count - 1)] == [1, 1, 0]
 
 
 def test_segments():
