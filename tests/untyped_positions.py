@@ -74,6 +74,8 @@ REASONS: dict[str, tuple[str, ...]] = {
         "layers:PReLU.build input_shape",
         "layers:RMSNormalization.build input_shape",
         "layers:RNN.build input_shape",
+        "layers:ReversibleEmbedding.build input_shape",
+        "layers:STFTSpectrogram.build input_shape",
         "layers:SeparableConv2D.build input_shape",
         "layers:Sequential.build input_shape",
         "layers:SpectralNormalization.build input_shape",

@@ -19,10 +19,12 @@ from tracegraph import (
     losses as losses,
     metrics as metrics,
     optimizers as optimizers,
+    random as random,
     regularizers as regularizers,
     utils as utils,
 )
 from tracegraph.api.absent import publish
+from tracegraph.eager.devices import device as device
 from tracegraph.initializers import Initializer as Initializer
 from tracegraph.layers import Input as Input, Layer as Layer, Sequential as Sequential
 from tracegraph.losses import Loss as Loss
@@ -30,6 +32,7 @@ from tracegraph.metrics import Metric as Metric
 from tracegraph.optimizers import Optimizer as Optimizer
 from tracegraph.regularizers import Regularizer as Regularizer
 from tracegraph.state.variable import Variable as Variable
+from tracegraph.tracing.name_scopes import name_scope as name_scope
 
 __all__ = [
     "Initializer",
@@ -43,11 +46,14 @@ __all__ = [
     "Variable",
     "activations",
     "constraints",
+    "device",
     "initializers",
     "layers",
     "losses",
     "metrics",
+    "name_scope",
     "optimizers",
+    "random",
     "regularizers",
     "utils",
 ]

@@ -96,8 +96,8 @@ def form_on_cpu(op: Conv, x: Any, y: Any) -> Form | None:
     0.1 for the gradient by x with strides of 2; their gradient by the kernel, 0.3 for one and two
     examples, about 1 for sixteen. Shifted images: 1 channel and 32 outputs, 0.35; 3 and 16, 0.35;
     3 and 64, 0.85. The gradient by the kernel by channels: one and two examples, 0.4; four and
-    more, 0.9 to 4; windows of 1 x 1, 0.5 to 0.7. In float64, where XLA has plain loops, 0.1 for
-    that gradient, and 0.12 for the convolution itself and its gradient by x.
+    more, 0.9 to 4; windows of 1 x 1, 0.5 to 0.7; of a transposed convolution, 0.2. In float64,
+    where XLA has plain loops, 0.1 for it, and 0.12 for the convolution and its gradient by x.
     """
     shapes = (*x.shape, *y.shape, op.groups)
     if any(map(sizes.is_open, shapes)):
@@ -121,6 +121,7 @@ def form_on_cpu(op: Conv, x: Any, y: Any) -> Form | None:
         return None
     if is_gradient:
         is_fast = len(spatial) < 3 and places > 1 and x.shape[-1] >= LEAST_EXAMPLES
+        is_fast = is_fast and max(op.lhs_dilation) == 1
         return None if is_fast or places > MOST_SLICES else by_channels
     channels, outputs = y.shape[-2:]
     is_small = channels <= MOST_CHANNELS and outputs <= MOST_OUTPUTS
@@ -130,11 +131,10 @@ def form_on_cpu(op: Conv, x: Any, y: Any) -> Form | None:
 def _form_in_groups(op: Conv, x: Any, y: Any) -> Form | None:
     """The form that is faster than XLA's own for a convolution in groups, if there is one.
 
-    Measured on two cores that others used, by time, in times of XLA's own form, in float32. One
-    channel in each group, 8 x 56 x 56 and 32 x 28 x 28 places, 64 and 128 channels, windows of
-    3 x 3: 0.04; two results for each channel, 0.1; windows of 7 x 7, 0.03; the gradient by the
-    kernel, 0.06 to 0.1. Groups of 4 and 8 channels, 128 and 256 channels in all, 0.15. Two groups
-    of 32 channels, 0.4.
+    Measured on two quiet cores with AVX-512, by time, in times of XLA's own form, in float32. One
+    channel in each group, 8 x 56 x 56 places and 64 channels, windows of 3 x 3: 0.04; windows of
+    7 x 7, 0.03; the gradient by the kernel, 0.2. Groups of 8 channels, 256 in all, 0.35. Two groups
+    of 64 channels, 0.7 to 1.1.
     """
     flops = op.flops(x, y)
     if not jnp.issubdtype(x.dtype, jnp.floating) or flops < LEAST_WORK_IN_GROUPS:
@@ -174,27 +174,32 @@ def by_shifts(op: Conv, x: Any, y: Any) -> Any:
 
 def sums_of_shifts(op: Conv, x: Any, y: Any) -> Any:
     """For each place of the result, the sum of shifted x times y. In the gradient by a kernel, x
-    has one example, the channel of each group, and the channels of a group are the examples."""
+    has one example, the channel of each group, and the channels of a group are the examples. Their
+    products are added up as arrays of some rows, which stay in the cache, and then each array."""
     *window, n, outputs = y.shape
     places = (*op.spatial(x.shape[1:-1], window),)
-    size = _part(n, math.prod(window) * outputs * y.dtype.itemsize, parts=2)
+    row = math.prod((*places, *window[1:], outputs)) * y.dtype.itemsize
+    height = _part(window[0], row)
+    parts = window[0] // height
+    gap = op.rhs_dilation[0]
+    reach = (places[0] - 1) * op.strides[0] + (height - 1) * gap + 1
 
-    def add(total: Any, start: Any) -> tuple[Any, None]:
-        part = _padded(op, lax.dynamic_slice_in_dim(images, start, size))
-        kernel = lax.dynamic_slice_in_dim(kernels, start, size)
-        shifted = _shifted(part, places, op.strides, window, op.rhs_dilation)
-        sums = [jnp.sum(image[..., None] * kernel, summed) for image in shifted]
-        return total + jnp.stack(sums), None
+    def add(totals: list[Any], k: Any) -> tuple[list[Any], None]:
+        start = k % parts * height
+        image = lax.dynamic_slice_in_dim(images[None, k // parts], start * gap, reach, axis=1)
+        kernel = lax.dynamic_slice_in_dim(kernels[k // parts], start, height)
+        shifted = _shifted(image, places, op.strides, (height, *window[1:]), op.rhs_dilation)
+        return [t + part[0] * kernel for t, part in zip(totals, shifted, strict=True)], None
 
     with jax.named_scope("convolution_by_sums_of_shifts"):
         image, kernel = map(_accumulated, (x[0], y))
         # The examples stand first, as they do in what JAX's transposes make of both.
         images = jnp.moveaxis(image.reshape(*image.shape[:-1], op.groups, n), -1, 0)
+        images = _padded(op, images)[..., None]
         kernels = jnp.moveaxis(kernel, -2, 0).reshape(n, *window, op.groups, -1)
-        summed = (*range(kernels.ndim - 2),)
-        starts = jnp.arange(0, n, size, dtype=jnp.int32)
-        total = jnp.zeros((math.prod(places), *kernels.shape[-2:]), image.dtype)
-        z, _ = lax.scan(add, total, starts)
+        totals = [jnp.zeros((height, *kernels.shape[2:]), image.dtype)] * math.prod(places)
+        totals, _ = lax.scan(add, totals, jnp.arange(n * parts, dtype=jnp.int32))
+        z = jnp.stack([jnp.sum(total, (*range(len(window)),)) for total in totals])
         return z.reshape(1, *places, outputs).astype(x.dtype)
 
 

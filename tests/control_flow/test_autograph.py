@@ -24,6 +24,7 @@ import pytest
 
 import tracegraph as tg
 from tracegraph.autograph import function_conversion as conversion
+from tracegraph.autograph.translation import syntax_trees
 from tracegraph.control.branch import Cond
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
@@ -2785,3 +2786,13 @@ def test_loop_options_that_no_loop_has_are_refused():
 
     with pytest.raises(SignatureError, match="set_loop_options is not the first statement"):
         second(tg.constant(1.0))
+
+
+def test_walks_and_copies_of_trees_are_those_of_ast():
+    tree = ast.parse(Path(__file__).read_text("utf-8"))
+    signs = (ast.expr_context, ast.boolop, ast.cmpop, ast.operator, ast.unaryop)
+    found = list(syntax_trees.walk(tree))
+    assert found == [x for x in ast.walk(tree) if not isinstance(x, signs)]
+    copied = syntax_trees.copied(tree)
+    assert ast.dump(copied, include_attributes=True) == ast.dump(tree, include_attributes=True)
+    assert not {*found} & {*syntax_trees.walk(copied)}

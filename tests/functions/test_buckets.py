@@ -902,6 +902,21 @@ def test_a_print_of_padding_is_refused():
     assert "would see the padding" in refused(printing, SPEC([None]), args=[numbers(5)])
 
 
+def test_a_loop_over_an_open_axis_whose_steps_have_effects_is_refused():
+    """Steps on padding would print too, and call Python with numbers that do not exist."""
+
+    def printing(x):
+        tg.print("a step")
+        return x
+
+    def calling(x):
+        return tg.py_function(lambda q: q, [x], SPEC([]))
+
+    for step in (printing, calling):
+        text = refused(lambda xs, step=step: tg.map_fn(step, xs), SPEC([None]), args=[numbers(5)])
+        assert "would do so for the padding" in text
+
+
 def test_a_print_of_what_is_not_padded(capfd):
     def printing(x):
         loss = tg.reduce_sum(x)

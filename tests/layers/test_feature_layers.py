@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import signal
 
 import tracegraph as tg
 
@@ -192,6 +193,113 @@ def test_unknown_integers_are_refused_in_every_run():
         f([[12, 5]])
 
 
+def test_counts_are_weighted_by_how_rare_integers_are():
+    """Those of Keras: a document is a row, or one vector."""
+    data = np.array([[5, 5, 7], [7, 7, 9], [7, 3, 3]])
+    layer = L.IntegerLookup(output_mode="tf_idf", max_tokens=7, pad_to_max_tokens=True)
+    layer.adapt([data[:1], data[1:], data[0, :2]])
+    assert layer.get_vocabulary() == [-1, 7, 5, 3, 9]
+    weights = np.log(1 + 4 / (1 + np.array([3, 2, 1, 1])))
+    weights = np.array([weights.mean(), *weights, 0, 0])
+    f = tg.function(lambda x: layer(x))
+    wanted = weights * [[1, 2, 0, 0, 0, 0, 0], [0, 0, 1, 1, 1, 0, 0]]
+    assert np.allclose(f([[7, 8, 7], [9, 5, 3]]).numpy(), wanted)
+    assert np.allclose(f([5, 9, 9]).numpy(), weights * [0, 0, 1, 0, 2, 0, 0])
+    cases = [([-1, 2, 4], [4, 0, 4]), ([1, 2, 4], [7 / 3, 0, 0, 4])]
+    for tokens, wanted in cases:
+        options = {"idf_weights": [4.0, 1.0, 2.0], "output_mode": "tf_idf"}
+        layer = L.IntegerLookup(vocabulary=tokens, **options)
+        assert np.allclose(layer([9, 4, 4]).numpy(), wanted)
+
+
+SOUND = np.random.default_rng(0).normal(size=(2, 50, 3)).astype(np.float32)
+
+
+def frames_of(sound, length, step):
+    """[..., frames, length] of [..., samples]."""
+    return np.lib.stride_tricks.sliding_window_view(sound, length, -1)[..., ::step, :]
+
+
+@pytest.mark.parametrize(
+    ("mode", "of"),
+    [
+        ("real", np.real),
+        ("imag", np.imag),
+        ("magnitude", np.abs),
+        ("log", lambda z: np.log(np.abs(z))),
+        ("psd", lambda z: np.abs(z) ** 2 * ([1] + [2] * (z.shape[-1] - 2) + [1])),
+        ("stft", lambda z: np.concatenate([z.real, z.imag], -1)),
+    ],
+)
+@pytest.mark.parametrize(
+    ("length", "window", "options"),
+    [
+        (8, signal.windows.hann(8), {}),
+        (7, signal.windows.hamming(7, False), {"window": "hamming", "periodic": True}),
+        (6, np.arange(1, 7), {"window": np.arange(1, 7), "scaling": "spectrum", "frame_step": 2}),
+        (8, np.ones(8), {"window": None, "fft_length": 16}),
+    ],
+)
+def test_spectrograms(mode, of, length, window, options):
+    """In all arrangements of axes, and in a function of any sound."""
+    scale = {"spectrum": window.sum(), "density": np.sqrt((window**2).sum())}
+    kind = None if options.get("window", "") is None else options.get("scaling", "density")
+    step, size = options.get("frame_step", length // 2), options.get("fft_length", 8)
+    parts = frames_of(SOUND.transpose(0, 2, 1), length, step) * window / scale.get(kind, 1)
+    wanted = of(np.fft.rfft(parts, size))
+    for is_first in (False, True):
+        for expands in (False, True):
+            axes = (0, 2, 3, 1) if expands else (0, 2, 1, 3)
+            if is_first:
+                axes = (0, 1, 2, 3) if expands else (0, 1, 3, 2)
+            z = wanted.transpose(axes)
+            if not expands:
+                z = z.reshape(2, -1, z.shape[-1]) if is_first else z.reshape(2, z.shape[1], -1)
+            form = "channels_first" if is_first else "channels_last"
+            layer = L.STFTSpectrogram(
+                mode, length, expand_dims=expands, data_format=form, **options
+            )
+            x = SOUND.transpose(0, 2, 1) if is_first else SOUND
+            assert np.allclose(layer(x).numpy(), z, atol=2e-5)
+    layer = L.STFTSpectrogram(mode, length, padding="same", **options)
+    f = tg.function(layer, input_signature=[tg.TensorSpec([None, None, 3])])
+    assert f(SOUND).shape[:2] == (2, -(-50 // step))
+
+
+@pytest.mark.parametrize(("window", "exponent"), [("hann", 2.0), ("hamming", 1.0), (None, 3.0)])
+def test_mel_spectrograms(window, exponent):
+    x = SOUND[..., 0]
+    length, weights = 24, signal.get_window(window or "boxcar", 24)
+    at = (32 - length) // 2
+    weights = np.pad(weights, (at, at)) if window else np.ones(32)
+    parts = frames_of(np.pad(x, ((0, 0), (16, 16)), "reflect"), 32, 10) * weights
+    power = np.abs(np.fft.rfft(parts)) ** exponent
+    wanted = power @ tg.signal.linear_to_mel_weight_matrix(5, 17, 8000, 20.0, 4000.0).numpy()
+    options = {"sequence_length": length, "num_mel_bins": 5, "sampling_rate": 8000}
+    options |= {"window": window, "mag_exp": exponent}
+    layer = L.MelSpectrogram(32, 10, power_to_db=False, **options)
+    assert np.allclose(layer(x).numpy(), wanted.swapaxes(1, 2), rtol=1e-4)
+    levels = 10 * np.log10(wanted) - 10 * np.log10(0.5)
+    levels = np.maximum(levels, levels.max() - 9)
+    layer = L.MelSpectrogram(32, 10, top_db=9.0, ref_power=0.5, **options)
+    f = tg.function(layer, input_signature=[tg.TensorSpec([None, None])])
+    assert np.allclose(f(x).numpy(), levels.swapaxes(1, 2), atol=1e-3)
+    one = L.MelSpectrogram(32, 10, power_to_db=False, **options)(x[0])
+    assert np.allclose(one.numpy(), wanted[0].T, rtol=1e-4)
+
+
+def test_spectrograms_can_be_trained():
+    layer = L.STFTSpectrogram(frame_length=8)
+    layer(SOUND)
+    mel = L.MelSpectrogram(16, 8, num_mel_bins=4)
+    for made, sound in ((layer, SOUND), (mel, SOUND[..., 0])):
+        x = tg.Variable(sound)
+        with tg.GradientTape() as tape:
+            total = tg.reduce_sum(made(x) ** 2)
+        for gradient in tape.gradient(total, [x, *made.trainable_variables]):
+            assert np.isfinite(gradient.numpy()).all() and gradient.numpy().any()
+
+
 @pytest.mark.parametrize(
     ("make", "fact"),
     [
@@ -208,6 +316,15 @@ def test_unknown_integers_are_refused_in_every_run():
         (lambda: L.Discretization(num_bins=2).adapt(VALUES * np.nan), "a boundary is nan"),
         (lambda: L.Discretization(num_bins=2).adapt(VALUES * 1j), "given as complex128"),
         (lambda: L.Normalization().adapt(np.array(["a"])), "given as str32"),
+        (
+            lambda: L.STFTSpectrogram(frame_length=8, frame_step=9),
+            "frame_step is 9, and",
+        ),
+        (lambda: L.STFTSpectrogram(window=[1.0]), r"window is \[1.0\], of shape \(1,\)"),
+        (lambda: L.STFTSpectrogram()(SOUND[0]), "the sounds are f32"),
+        (lambda: L.MelSpectrogram(16, sequence_length=17), "sequence_length is 17, and fft_length"),
+        (lambda: L.MelSpectrogram(16, window=1.0), r"window is 1.0, of shape \(\)"),
+        (lambda: L.MelSpectrogram(16)(SOUND), "the sounds are f32"),
         (lambda: L.IntegerLookup()(ROWS), "it has no vocabulary yet"),
         (lambda: L.IntegerLookup().adapt([]), "there are no data"),
         (lambda: L.IntegerLookup().adapt([0.5]), "and there is 0.5 of float64"),
@@ -227,6 +344,11 @@ def test_unknown_integers_are_refused_in_every_run():
         (lambda: L.IntegerLookup(pad_to_max_tokens=True), "pad_to_max_tokens is True"),
         (lambda: L.IntegerLookup(oov_method="farmhash"), "oov_method is 'farmhash'"),
         (lambda: L.IntegerLookup(idf_weights=[1.0]), "idf_weights were given"),
+        (lambda: L.IntegerLookup(vocabulary=[1], output_mode="tf_idf"), "has no idf_weights"),
+        (
+            lambda: L.IntegerLookup(vocabulary=[1, 2], output_mode="tf_idf", idf_weights=[1.0]),
+            "the vocabulary has 2 integers, and idf_weights have the shape",
+        ),
         (lambda: L.IntegerLookup(num_oov_indices=0, vocabulary=[0, 1])(ROWS), "that is unknown"),
     ],
 )

@@ -146,17 +146,51 @@ CHANGED = [
         lambda **kw: L.RandomSaturation([0.7, 0.7], **kw),
         np.multiply([0.78431, 0.32295, 0, 0, 0.98039, 0.3268, 0, 0, 0.70588, 1, 0.15686, 0], 255),
     ),
+    (
+        lambda **kw: L.RandomGaussianBlur([1.0, 1.0], 3, [0.7, 0.7], **kw),
+        [87.24, 73.25, 42.99, 61.39, 104.09, 41.94, 76.08, 48.27, 68.38, 103.4, 55.63, 34.18],
+    ),
+    (
+        lambda **kw: L.RandomErasing([1.0, 1.0], [1.0, 1.0], [1.0, 2.0, 3.0], **kw),
+        [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3],
+    ),
+    (
+        lambda **kw: L.Solarization([0.1, 0.1], [0.5, 0.5], **kw),
+        [29.5, 125.5, 55.5, 35.5, 0, 115.5, 85.5, 85.5, 49.5, 0, 65.5, 25.5],
+    ),
+    (
+        lambda **kw: L.RandomPosterization(3, **kw),
+        [192, 96, 0, 0, 224, 64, 32, 32, 160, 224, 32, 0],
+    ),
+    (
+        lambda **kw: L.RandomColorJitter((0, 255), [0.1, 0.1], None, [0.3, 0.3], **kw),
+        [225.5, 182.64, 152.64, 160.93, 255, 195.21, 154.07, 154.07, 205.5, 255, 173.79, 156.64],
+    ),
+]
+#: As above, in training and otherwise.
+EVENED = [
+    (L.AutoContrast, [197.755, 72.857, 42.5, 0, 255, 127.5, 52.041, 24.286, 255, 255, 0, 0]),
+    (L.Equalization, [170, 170, 85, 0, 255, 170, 85, 85, 255, 255, 0, 0]),
 ]
 
 
-@pytest.mark.parametrize(("make", "wanted"), CHANGED)
+@pytest.mark.parametrize(("make", "wanted"), CHANGED + EVENED)
 def test_tints(make, wanted):
-    """As in Keras, in both formats; nothing changes outside of training."""
+    """As in Keras, in both formats; nothing changes outside of training, but for two layers."""
     wanted = np.reshape(wanted, COLOURS.shape)
-    assert np.allclose(make()(COLOURS).numpy(), wanted, atol=2e-3)
+    assert np.allclose(make()(COLOURS).numpy(), wanted, atol=6e-3)
     first = make(data_format="channels_first")(COLOURS[0].transpose(2, 0, 1))
-    assert np.allclose(first.numpy().transpose(1, 2, 0), wanted[0], atol=2e-3)
-    assert np.array_equal(make()(COLOURS, training=False).numpy(), COLOURS)
+    assert np.allclose(first.numpy().transpose(1, 2, 0), wanted[0], atol=6e-3)
+    unlike = wanted if make in (L.AutoContrast, L.Equalization) else COLOURS
+    assert np.allclose(make()(COLOURS, training=False).numpy(), unlike, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "kind", [L.RandomHue, L.RandomSaturation, L.RandomColorDegeneration, L.RandomGrayscale]
+)
+def test_an_error_about_channels_names_the_layer(kind):
+    with pytest.raises(tg.errors.ShapeError, match=f"^{kind.__name__}: .* 3 channels"):
+        kind(0.5)(X[..., :2])
 
 
 def test_tints_keep_to_the_range_of_values():
@@ -170,6 +204,189 @@ def test_tints_keep_to_the_range_of_values():
     y = L.RandomInvert(value_range=(-0.5, 0.5))(x).numpy()
     assert {one.tobytes() for one in y} == {x[0].tobytes(), (0 - x[0]).tobytes()}
     assert len({one.tobytes() for one in L.RandomGrayscale()(x).numpy()}) == 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda values: L.Solarization([0.1, 0.1], [0.5, 0.5], values),
+        lambda values: L.RandomPosterization(3, values),
+        lambda values: L.AutoContrast(values),
+        lambda values: L.Equalization(values, bins=9),
+        lambda values: L.RandomGaussianBlur([1.0, 1.0], 5, value_range=values),
+    ],
+)
+def test_levels_of_another_range(make):
+    wanted = make((0, 255))(COLOURS).numpy()
+    assert np.allclose(make((0, 1))(COLOURS / 255).numpy() * 255, wanted, atol=1e-3)
+
+
+def test_all_bits_are_the_image():
+    x = np.arange(256, dtype=np.float32).reshape(1, 16, 16, 1)
+    assert np.allclose(L.RandomPosterization(8, (0, 1))(x / 255).numpy() * 255, x, atol=1e-3)
+    y = L.RandomPosterization([1, 8])(np.broadcast_to(x, (200, 16, 16, 1))).numpy()
+    assert {len(np.unique(one)) for one in y} == {2**bits for bits in range(1, 9)}
+
+
+def test_images_are_evened_by_themselves():
+    """Images of one value stay, and no image depends on the others of its batch."""
+    x = np.concatenate([X[:1] * 255, np.full((1, 6, 8, 3), 9, np.float32), X[1:] * 90])
+    for layer in (L.AutoContrast(), L.Equalization()):
+        y = tg.function(layer, input_signature=[tg.TensorSpec([None, 6, 8, 3])])(x).numpy()
+        assert np.array_equal(y[1], x[1])
+        assert np.allclose(y[[0, 2]], [layer(x[0]), layer(x[2])])
+        assert np.ptp(y[[0, 2]], axis=(1, 2)).min() == 255
+
+
+@pytest.mark.parametrize("fill", OUTSIDE)
+def test_images_are_sheared(fill):
+    layer = L.RandomShear([0.3, 0.3], [0.2, 0.2], fill_mode=fill, fill_value=0.5)
+    y = layer(np.broadcast_to(X[:1], (20, 6, 8, 3))).numpy()
+    counts = []
+    for sign in (1, -1):
+        matrix = np.array([[1, sign * 0.2], [sign * 0.3, 1]])
+        wanted = moved(X[:1], matrix, np.zeros(2), fill, 1)
+        counts.append(np.isclose(y, wanted, atol=1e-4).all((1, 2, 3)).sum())
+    assert sum(counts) == 20 and min(counts) > 1
+
+
+@pytest.mark.parametrize(
+    ("interpolation", "wanted"),
+    [
+        (
+            "bilinear",
+            [0, 1.154, 1.968, 2.574, 4.028, 4.604, 4.975, 5.259, 7.021, 9.599, 9.543, 7.43],
+        ),
+        ("nearest", [0, 1, 2, 3, 4, 5, 6, 7, 7, 10, 11, 7]),
+    ],
+)
+def test_images_are_seen_from_the_side(interpolation, wanted, monkeypatch):
+    """As Keras' perspective_transform has it, for given corners."""
+    layer = L.RandomPerspective([1.0, 1.0], 1.0, interpolation, fill_value=7.0)
+    moves = iter([0.3, -0.2, -0.4, 0.1])
+    draw = type(layer)._draw
+    monkeypatch.setattr(
+        layer,
+        "_draw",
+        lambda x, low, high: tg.constant(next(moves)) if low < 0 else draw(layer, x, low, high),
+    )
+    x = np.arange(12, dtype=np.float32).reshape(1, 3, 4, 1)
+    assert np.allclose(layer(x).numpy().ravel(), wanted, atol=1e-3)
+    assert np.allclose(L.RandomPerspective(scale=0.0)(x).numpy(), x)
+
+
+def test_all_perspectives_are_finite():
+    """With horizons inside of images, and images of one pixel."""
+    for shape in ((200, 5, 4, 1), (3, 1, 1, 2), (3, 1, 4, 2)):
+        y = L.RandomPerspective([1.0, 1.0])(np.ones(shape, np.float32)).numpy()
+        assert y.min() >= 0 and y.max() <= 1 + 1e-6
+
+
+#: Images of 20 examples whose channels are their labels.
+LABELS = np.eye(4, dtype=np.float32)[np.arange(20) % 4]
+OF_LABELS = np.broadcast_to(LABELS[:, None, None], (20, 32, 32, 4))
+
+
+@pytest.mark.parametrize("make", [lambda: L.MixUp(1.0), lambda: L.CutMix([1.0, 1.0])])
+def test_labels_are_mixed_as_images_are(make):
+    mixed = tg.function(lambda x, t: make()({"images": x, "labels": t}))(OF_LABELS, LABELS)
+    images, labels = mixed["images"].numpy(), mixed["labels"].numpy()
+    assert np.allclose(images.mean((1, 2)), labels, atol=0.07)
+    assert np.allclose(labels.sum(1), 1) and (labels.max(1) < 0.999).sum() > 3
+    is_cut = isinstance(make(), L.CutMix)
+    assert np.isin(images, [0, 1]).all() if is_cut else np.ptp(images, axis=(1, 2)).max() < 1e-6
+    for one in images if is_cut else ():
+        changed = one[..., one.sum((0, 1)).argmin() != np.arange(4)]
+        rows = np.unique(changed.reshape(32, -1), axis=0)
+        assert len(rows) <= 2  # of the rectangle, and of what is around it
+
+
+def test_what_is_mixed_in_follows_the_parameter():
+    x = np.broadcast_to(np.arange(2.0, dtype=np.float32), (64, 2, 2, 2))
+    x = x * np.arange(64, dtype=np.float32)[:, None, None, None] / 64
+    for alpha, part in ((1e-4, 0), (50.0, 1)):
+        y = L.MixUp(alpha, seed=3)({"images": x, "labels": np.eye(64, dtype=np.int32)})
+        share = y["labels"].numpy().max(1)
+        assert np.isfinite(y["images"].numpy()).all()
+        assert ((share < 0.95).mean() > 0.8) == part
+
+
+@pytest.mark.parametrize("make", [L.MixUp, L.CutMix])
+def test_one_image_is_not_mixed(make):
+    assert np.array_equal(make()(X[0]).numpy(), X[0])
+    y = make()({"images": X, "labels": LABELS[:2]}, training=False)
+    assert np.array_equal(y["images"].numpy(), X) and np.array_equal(y["labels"], LABELS[:2])
+
+
+@pytest.mark.parametrize("make", [L.MixUp, L.CutMix])
+@pytest.mark.parametrize("labels", [[0, 1], LABELS[:3]])
+def test_labels_to_mix_are_vectors(make, labels):
+    with pytest.raises(tg.errors.ShapeError, match=r"the labels are .* of images"):
+        make()({"images": X, "labels": labels})
+
+
+def test_other_layers_pass_labels_on():
+    y = L.RandomFlip()({"images": X, "labels": [3, 4]})
+    assert y["images"].shape == X.shape and y["labels"].numpy().tolist() == [3, 4]
+    assert np.array_equal(L.RandomFlip()({"images": X}, training=False).numpy(), X)
+    with pytest.raises(ValueError, match="RandomFlip: the inputs are named"):
+        L.RandomFlip()({"images": X, "segmentation_masks": X})
+
+
+def test_rectangles_are_erased():
+    x = np.full((40, 20, 30, 3), 0.5, np.float32)
+    layer = L.RandomErasing([0.5, 0.5], [0.25, 0.25], 2.0, (0, 1))
+    y = tg.function(layer, input_signature=[tg.TensorSpec([None, 20, 30, 3])])(x).numpy()
+    assert {int(one.sum()) for one in (y == 1.0).all(-1)} == {0, 150}
+    assert np.isin(y, [0.5, 1.0]).all()
+    noise = L.RandomErasing(value_range=(0, 1))(x).numpy()[:, :, :, 0]
+    assert len(np.unique(noise)) > 100 and noise.min() == 0 and noise.max() == 1
+    with pytest.raises(ValueError, match="for 3 channels"):
+        L.RandomErasing(1.0, fill_value=[1.0, 2.0])(x)
+
+
+def test_one_layer_of_several_is_chosen():
+    """Those that turn or move images, by no factor, leave them as they are."""
+    tg.random.set_seed(0)
+    x = COLOURS
+    blurred = L.RandomSharpness([0.0, 0.0])(x)
+    known = [x, L.RandomPosterization(1)(x), 255 - x, L.AutoContrast()(x), L.Equalization()(x)]
+    augment = tg.function(L.RandAugment(num_ops=1, factor=0.0, seed=1))
+    found = [augment(x).numpy() for _ in range(50)]
+    of_all = [*known, blurred]
+    places = [[np.allclose(y, one, atol=1e-3) for one in of_all] for y in found]
+    assert np.any(places, 1).all() and np.any(places, 0).all()
+    mix = tg.function(L.AugMix((0, 255), 1, 1, 0.0, all_ops=False, seed=1))
+    shares = []
+    for _ in range(20):
+        change = mix(x).numpy() - x
+        parts = [np.vdot(change, y - x) / max(np.vdot(y - x, y - x), 1) for y in known]
+        ends = [np.abs(change - part * (y - x)).max() for part, y in zip(parts, known)]
+        assert min(ends) < 1e-2
+        shares.append(parts[int(np.argmin(ends))])
+    assert min(shares) >= -1e-3 and max(shares) <= 1.001 and np.ptp(shares) > 0.5
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: L.CutMix([1.0, 1.0]),
+        lambda: L.MixUp(1.0),
+        lambda: L.RandomErasing([1.0, 1.0], fill_value=0.0),
+        lambda: L.Solarization([0.1, 0.1], [0.5, 0.5], (0, 1)),
+        lambda: L.AutoContrast((0, 1)),
+        lambda: L.RandomGaussianBlur([1.0, 1.0]),
+        lambda: L.RandomPerspective([1.0, 1.0], 0.5),
+        lambda: L.RandomShear(0.3, 0.3),
+        lambda: L.RandomColorJitter((0, 1), 0.1, 0.1, 0.4, 0.1),
+    ],
+)
+def test_images_have_a_gradient(make):
+    v = tg.Variable(X)
+    with tg.GradientTape() as tape:
+        total = tg.reduce_sum(make()(v) ** 2)
+    gradient = tape.gradient(total, v).numpy()
+    assert np.isfinite(gradient).all() and gradient.any()
 
 
 def test_parts_are_cropped():

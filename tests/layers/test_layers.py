@@ -739,3 +739,28 @@ def test_a_layer_of_ones_own_has_a_config():
     assert layer.get_config() == config == Scale.from_config(config).get_config()
     with pytest.raises(AttributeError, match="keep the arguments yourself"):
         tg.layers.Dense(2).get_config()
+
+
+def test_an_embedding_is_reversed():
+    """With the table, or with a kernel; only vectors that it looked up have a mask."""
+    for is_tied in (True, False):
+        layer = tg.layers.ReversibleEmbedding(5, 3, is_tied, mask_zero=True, logit_soft_cap=2.0)
+        vectors = layer([[1, 0]])
+        table, *others = (v.numpy() for v in layer.weights)
+        assert np.array_equal(vectors.numpy(), table[[[1, 0]]])
+        assert vectors._keras_mask.numpy().tolist() == [[True, False]]
+        f = tg.function(lambda x, layer=layer: layer(x, reverse=True))
+        x = 9 * vectors.numpy()
+        wanted = 2 * np.tanh(x @ (others[0] if others else table.T) / 2)
+        assert np.allclose(f(x).numpy(), wanted, atol=1e-6)
+        assert layer(x, reverse=True).numpy().shape == (1, 2, 5)
+    half = tg.layers.ReversibleEmbedding(5, 3, dtype="mixed_float16", reverse_dtype="float32")
+    assert half(half([1]), reverse=True).dtype is tg.float32
+    assert half([1]).dtype is tg.float16
+
+
+def test_names_of_keras_that_are_those_of_tensorflow():
+    from tracegraph.keras.random import normal
+
+    assert normal is tg.random.normal and tg.keras.device is tg.device
+    assert tg.keras.name_scope is tg.name_scope

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.ndimage
-import scipy.signal
 
 import tracegraph as tg
 from tracegraph.testing import check_gradients

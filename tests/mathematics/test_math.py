@@ -905,6 +905,31 @@ def test_counting():
     )
 
 
+def test_pairs_of_invalid_classes_do_not_count_in_functions():
+    """Nor do their weights, even nan; those of the others have gradients."""
+
+    @tg.function
+    def run(labels, predictions, weights):
+        with tg.GradientTape() as tape:
+            tape.watch(weights)
+            counts = tg.math.confusion_matrix(labels, predictions, 3, weights, tg.float32)
+        return counts, tape.gradient(counts, weights)
+
+    labels, predictions = np.int32([0, 1, 7, -1, 2, 0]), np.int8([0, 9, 1, 1, 1, 0])
+    counts, slope = run(labels, predictions, np.float32([2, 3, np.nan, np.inf, 5, 7]))
+    close(counts, np.float32([[9, 0, 0], [0, 0, 0], [0, 5, 0]]))
+    close(slope, np.float32([1, 0, 0, 0, 1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [(([0, 1], [0, 1, 2]), "predictions"), (([0], [0], 1, [1, 2]), "weights")],
+)
+def test_confusion_matrices_of_unequal_lengths(arguments, what):
+    with pytest.raises(tg.errors.ShapeError, match=f"the labels are .* and the {what}"):
+        tg.math.confusion_matrix(*arguments)
+
+
 # ---------------------------------------------------------------- order
 
 
@@ -992,8 +1017,9 @@ def test_in_top_k():
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_dynamic_partition_has_more_groups_than_the_dtype_has_numbers(dtype, run):
-    groups = run(lambda i: tg.dynamic_partition([1.0, 2.0], i, 300), np.array([100, 0], dtype))
-    assert [len(groups[k].numpy()) for k in (0, 100, 299)] == [1, 1, 0]
+    count = np.iinfo(dtype).max + 2
+    groups = run(lambda i: tg.dynamic_partition([1.0, 2.0], i, count), np.array([100, 0], dtype))
+    assert [len(groups[k].numpy()) for k in (0, 100, count - 1)] == [1, 1, 0]
 
 
 def test_segments():

@@ -442,6 +442,19 @@ def test_window_larger_than_the_image_is_an_error():
         tg.nn.max_pool2d(tg.ones([1, 2, 2, 1]), 3, 1, "VALID")
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: tg.nn.conv1d(x, tg.ones([2, 3, 4]), 1, "VALID"),
+        lambda x: tg.nn.max_pool1d(x, 2, 1, "VALID"),
+    ],
+)
+def test_a_window_over_an_empty_axis_is_an_error_that_says_so(call):
+    fact = r"f32\[1,0,3\] has an empty axis, where the window \[2\] has no place"
+    with pytest.raises(tg.errors.ShapeError, match=fact):
+        call(tg.ones([1, 0, 3]))
+
+
 # ---------------------------------------------------------------- normalisation and the rest
 
 

@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-import scipy.optimize
 import scipy.special
-import scipy.stats
 
 import tracegraph as tg
 

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-import scipy.stats
+import scipy  # which loads `scipy.stats` when a test needs it
 
 import tracegraph as tg
 from tracegraph.core.types import as_dtype

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import scipy.fft
-import scipy.signal
 
 import tracegraph as tg
 from tracegraph.testing import check_gradients

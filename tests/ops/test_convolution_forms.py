@@ -193,9 +193,9 @@ def test_values_and_gradients_over_three_axes(strides, dtype, monkeypatch):
     assert "convolution_by_planes" in text
 
 
-def chosen(x, y, groups=1):
+def chosen(x, y, groups=1, lhs_dilation=1):
     rank = len(x[0]) - 2
-    op = Conv((1,) * rank, ((0, 0),) * rank, (1,) * rank, (1,) * rank, groups)
+    op = Conv((1,) * rank, ((0, 0),) * rank, (lhs_dilation,) * rank, (1,) * rank, groups)
     with jax.enable_x64(True):
         return form_on_cpu(op, jnp.zeros(*x), jnp.zeros(*y))
 
@@ -209,6 +209,8 @@ def test_which_form_is_chosen():
     assert chosen(((16, 30, 30, 3), float32), ((28, 28, 3, 16), float32)) is by_channels
     assert chosen(((16, 30, 30, 32), float32), ((28, 28, 32, 16), float32)) is None
     assert chosen(((16, 30, 30, 32), wide), ((28, 28, 32, 16), wide)) is by_channels
+    of_transposed = ((16, 15, 15, 32), float32), ((27, 27, 32, 16), float32)
+    assert chosen(*of_transposed, lhs_dilation=2) is by_channels
     assert chosen(((16, 28, 28, 32), float32), ((28, 28, 32, 16), float32)) is by_channels
     assert chosen(((16, 30, 30, 32), np.float16), ((28, 28, 32, 16), np.float16)) is None
     assert chosen(((16, 34, 34, 32), wide), ((28, 28, 32, 16), wide)) is None  # 49 places

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from tests.example_scripts import EXAMPLES, imported
+from tests.example_scripts import EXAMPLES, imported, need
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("skimage")
-pytest.importorskip("tqdm")
+need("matplotlib", "skimage", "tqdm")
 
 #: Tests train several times in one process.
 pytestmark = pytest.mark.filterwarnings("ignore:.* calls of .* were traced, which is slow")

@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 
 import tracegraph as tg
-from tests.example_scripts import EXAMPLES, imported, refusal
+from tests.example_scripts import EXAMPLES, imported, need, refusal
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("scipy")
-pytest.importorskip("skimage")
-pytest.importorskip("sklearn")
-pytest.importorskip("statsmodels")
-pytest.importorskip("tqdm")
+need("matplotlib", "scipy", "skimage", "sklearn", "statsmodels", "tqdm")
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = {

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 import tracegraph as tg
-from tests.example_scripts import imported, refusal
+from tests.example_scripts import imported, need, refusal
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("sklearn")
-pytest.importorskip("tqdm")
+need("matplotlib", "sklearn", "tqdm")
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -310,6 +310,63 @@ def test_callbacks_in_a_parallel_loop_run_once_per_iteration_in_order(where, spe
     assert [x for x in order if x[0] == "b"] == [("b", 1.0), ("b", 4.0), ("b", 9.0)]
 
 
+@pytest.mark.parametrize("where", IN_LOOPS)
+def test_reads_in_a_parallel_loop_see_what_callbacks_before_them_assigned(where):
+    """A call site is run for all iterations before what comes after it."""
+    v = tg.Variable(1.0)
+
+    def host(q):
+        v.assign_add(1.0)
+        return q
+
+    def body(x):
+        before = v * 1.0
+        y = tg.py_function(host, [x], SCALAR) + v
+        with tg.GradientTape() as tape:
+            square = v * v
+        tg.py_function(host, [x], SCALAR)
+        return tg.stack([before, y, tape.gradient(square, v), v * 1.0])
+
+    found = IN_LOOPS[where](body, tg.constant([10.0, 20.0]))
+    assert found.numpy().tolist() == [[1.0, 13.0, 6.0, 5.0], [1.0, 23.0, 6.0, 5.0]]
+    assert float(v) == 5.0
+
+
+def test_a_function_that_a_parallel_loop_traced_sees_what_its_callbacks_assign():
+    v = tg.Variable(0.0)
+    f = tg.function(lambda x: tg.py_function(lambda q: v.assign_add(q), [x], SCALAR) * 0.0 + v)
+    assert tg.vectorized_map(f, tg.constant([1.0, 2.0])).numpy().tolist() == [3.0, 3.0]
+    assert float(f(tg.constant(4.0))) == 7.0
+    assert f.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize("where", [*IN_LOOPS, "inner loop"])
+def test_callbacks_in_a_parallel_loop_draw_from_the_generator_of_its_body(where):
+    """No number is drawn twice, and the state of the generator moves on in every call."""
+    generator = tg.random.Generator.from_seed(3)
+    drawn = []
+
+    def host(q):
+        drawn.append(float(generator.normal([])))
+        return q
+
+    def body(x):
+        first = generator.normal([])
+        tg.py_function(host, [x], SCALAR)
+        return tg.stack([first, generator.normal([])])
+
+    def inner(x):
+        return tg.map_fn(body, tg.stack([x, x]))
+
+    xs = tg.constant([1.0, 2.0])
+    loop = IN_LOOPS.get(where, IN_LOOPS["function"])
+    f = tg.function(inner if where == "inner loop" else body)
+    of_body = [loop(f, xs).numpy().ravel().tolist() for _ in range(2)]
+    numbers = [*drawn, *of_body[0], *of_body[1]]
+    assert len({*numbers}) == len(numbers) == (24 if where == "inner loop" else 12)
+    assert generator.state.shape == [2]
+
+
 @pytest.mark.parametrize("spec", [SCALAR, tg.float32], ids=["declared", "open"])
 def test_updates_around_callbacks_in_parallel_loops_land_once(spec, capsys):
     """Also in the first call, of which tracing performs a part."""

@@ -17,7 +17,7 @@ from tracegraph.effects.record import current_record, recorded_call
 from tracegraph.errors import SignatureError, fail
 from tracegraph.execution.execute import prepare_effects, run_recorded
 from tracegraph.ir.builder import Builder, current
-from tracegraph.ir.tensor import Tensor
+from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import stack
 from tracegraph.ops.constant import Iota, RuntimeSize
 from tracegraph.ops.random import RandomSplit
@@ -44,39 +44,59 @@ def parallel_for(
     iteration's elements, and returns a structure of tensors and None. Errors about its results name
     the `caller`, the function that the user called.
     """
-    builder = current()
-    if not builder.is_top_level:
+    if not current().is_top_level:
         traced, results = _traced(function, elements, caller)
-        return _widened(traced, results, _with_number(traced, elements, count), count)
+        traced, elements = _with_own_inputs(traced, elements, count)
+        return _widened(traced, results, elements, count)
     with recorded_call():
         traced, results = _traced(function, elements, caller)
-        elements = _with_number(traced, elements, count)
+        traced, elements = _with_own_inputs(traced, elements, count)
         if not traced.graph.cuts_runs:
             return _widened(traced, results, elements, count)
         whole = _as_one_body(traced, elements, count)
         return results.pack(run_recorded(whole, elements, traced.variables, current_record()))
 
 
-def _with_number(traced: Traced, elements: Sequence[Tensor], count: Any) -> list[Tensor]:
-    """The elements, and the numbers of the iterations if the body asked for its own."""
-    return [*elements, *[Iota(count, int32)()] * (traced.argument_count - len(elements))]
+def _with_own_inputs(
+    traced: Traced, elements: Sequence[Tensor], count: Any
+) -> tuple[Traced, list[Tensor]]:
+    """The body and its elements, among them the number of each iteration, if it asked for it, and
+    the states of random generators that it draws from: each is split among the iterations. They
+    move on before the loop, since Python functions that it calls may draw numbers as well."""
+    _refuse_assignments(traced)
+    numbers = [Iota(count, int32)()] * (traced.argument_count - len(elements))
+    random = [traced.variables[i] for i in traced.assigned]
+    own = [_own_states(variable, count) for variable in random]
+    inputs, outputs = traced.graph.inputs, traced.graph.outputs
+    first, behind = traced.argument_count, traced.argument_count + len(traced.variables)
+    handles = dict(enumerate(inputs[first:behind]))
+    given = (*inputs[:first], *map(handles.pop, traced.assigned), *handles.values())
+    end = traced.result_count
+    made = (*outputs[:end], *outputs[end + len(random) :])
+    body = dataclasses.replace(
+        traced,
+        graph=Graph(traced.graph.name, (*given, *inputs[behind:]), traced.graph.nodes, made),
+        argument_count=first + len(random),
+        variables=tuple(traced.variables[i] for i in handles),
+        assigned=(),
+    )
+    return body, [*elements, *numbers, *own]
 
 
 def _widened(traced: Traced, results: Results, elements: Sequence[Tensor], count: Any) -> Any:
     """The packed results of all iterations; their nodes are appended to the graph being built."""
-    _refuse_assignments(traced)
     trace, shows_state = prepare_effects(traced)
     env: dict[Tensor, tuple[Tensor, bool]] = {}
     inputs = iter(traced.graph.inputs)
     env.update((next(inputs), (x, True)) for x in elements)
-    env.update((next(inputs), _state(traced, v, count)) for v in traced.variables)
+    env.update((next(inputs), (v.read_value(), False)) for v in traced.variables)
     env.update((next(inputs), (x, False)) for x in traced.captures)
     if trace is not None and traced.has_token:
         env[next(inputs)] = trace.take_token(), False
     widen(traced.graph.nodes, env, count)
     outputs = [env[y] for y in traced.graph.outputs]
     if trace is not None and traced.has_token:
-        trace.give_token(outputs[traced.result_count + len(traced.assigned)][0])
+        trace.give_token(outputs[traced.result_count][0])
         if shows_state:
             trace.forget_state()
     _report_checks(traced, outputs)
@@ -89,28 +109,17 @@ def _stacked(outputs: Sequence[tuple[Tensor, bool]], count: Any) -> list[Tensor]
 
 def _as_one_body(traced: Traced, elements: Sequence[Tensor], count: Any) -> Traced:
     """All iterations as a separate body, for top level, where effects happen immediately."""
-    _refuse_assignments(traced)
-    assigned = {id(traced.variables[i]) for i in traced.assigned}
     with Builder("parallel_for") as builder:
         env: dict[Tensor, tuple[Tensor, bool]] = {}
         places = zip(traced.graph.inputs, (*elements, *traced.graph.inputs[len(elements) :]))
-        given = [builder.input_like(inner, outer.type) for inner, outer in places]
-        env.update((x, (y, True)) for x, y in zip(traced.graph.inputs, given[: len(elements)]))
-        rest = zip(traced.graph.inputs[len(elements) :], given[len(elements) :])
-        env.update((x, (y, False)) for x, y in rest)
-        new_states = []
-        for i, variable in enumerate(traced.variables, len(elements)):
-            if id(variable) in assigned:
-                new, own = _split_state(given[i], count)
-                new_states.append(new)
-                env[traced.graph.inputs[i]] = own, True
+        for k, (inner, outer) in enumerate(places):
+            env[inner] = builder.input_like(inner, outer.type), k < len(elements)
         widen(traced.graph.nodes, env, count)
         outputs = [env[y] for y in traced.graph.outputs]
-        tokens = [y for y, _ in outputs[traced.result_count + len(traced.assigned) :]]
-        del tokens[traced.has_token :]
+        tokens = [y for y, _ in outputs[traced.result_count :]][: traced.has_token]
         stacked = _stacked(outputs[: traced.result_count], count)
         checked = [x for values in _check_values(traced, outputs) for x in values]
-        graph = builder.finish([*stacked, *new_states, *tokens, *checked])
+        graph = builder.finish([*stacked, *tokens, *checked])
     return dataclasses.replace(traced, graph=graph)
 
 
@@ -168,22 +177,11 @@ def _refuse_assignments(traced: Traced) -> None:
             )
 
 
-def _state(traced: Traced, variable: Variable, count: Any) -> tuple[Tensor, bool]:
-    """A variable's value in the iterations, and whether each has its own: the state of a random
-    generator is split among them."""
-    value = variable.read_value()
-    if not any(traced.variables[i] is variable for i in traced.assigned):
-        return value, False
-    new, own = _split_state(value, count)
-    variable.assign(new)
-    return own, True
-
-
-def _split_state(value: Tensor, count: Any) -> tuple[Tensor, Tensor]:
-    """The state of a random generator after the loop, and one state for each iteration."""
-    keys = RandomSplit(count + 1)(value)
-    new = Reshape((2,))(Slice((0, 0), (1, 2), (1, 1))(keys))
-    return new, Slice((1, 0), (count + 1, 2), (1, 1))(keys)
+def _own_states(variable: Variable, count: Any) -> Tensor:
+    """One state of a random generator for each iteration; the variable gets the one after them."""
+    keys = RandomSplit(count + 1)(variable.read_value())
+    variable.assign(Reshape((2,))(Slice((0, 0), (1, 2), (1, 1))(keys)))
+    return Slice((1, 0), (count + 1, 2), (1, 1))(keys)
 
 
 def _report_checks(traced: Traced, outputs: Sequence[tuple[Tensor, bool]]) -> None:

@@ -43,23 +43,47 @@ from tracegraph.layers.core import (
     Lambda as Lambda,
     Masking as Masking,
     Rescaling as Rescaling,
+    ReversibleEmbedding as ReversibleEmbedding,
 )
 from tracegraph.layers.features.categories import CategoryEncoding as CategoryEncoding
 from tracegraph.layers.features.ranges import Discretization as Discretization
+from tracegraph.layers.features.spectrograms import (
+    MelSpectrogram as MelSpectrogram,
+    STFTSpectrogram as STFTSpectrogram,
+)
 from tracegraph.layers.features.vocabularies import IntegerLookup as IntegerLookup
 from tracegraph.layers.images.at_random import RandomCrop as RandomCrop, RandomFlip as RandomFlip
 from tracegraph.layers.images.colours import (
     RandomBrightness as RandomBrightness,
     RandomContrast as RandomContrast,
 )
+from tracegraph.layers.images.compositions import (
+    AugMix as AugMix,
+    RandAugment as RandAugment,
+    RandomColorJitter as RandomColorJitter,
+)
+from tracegraph.layers.images.levels import (
+    AutoContrast as AutoContrast,
+    Equalization as Equalization,
+    RandomPosterization as RandomPosterization,
+    Solarization as Solarization,
+)
+from tracegraph.layers.images.mixing import (
+    CutMix as CutMix,
+    MixUp as MixUp,
+    RandomErasing as RandomErasing,
+)
 from tracegraph.layers.images.moving import (
+    RandomPerspective as RandomPerspective,
     RandomRotation as RandomRotation,
+    RandomShear as RandomShear,
     RandomTranslation as RandomTranslation,
     RandomZoom as RandomZoom,
 )
 from tracegraph.layers.images.sizes import CenterCrop as CenterCrop, Resizing as Resizing
 from tracegraph.layers.images.tints import (
     RandomColorDegeneration as RandomColorDegeneration,
+    RandomGaussianBlur as RandomGaussianBlur,
     RandomGrayscale as RandomGrayscale,
     RandomHue as RandomHue,
     RandomInvert as RandomInvert,

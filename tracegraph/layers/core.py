@@ -7,15 +7,17 @@ from typing import Any
 
 from tracegraph.array.arguments import as_flag, as_number, as_sizes, refuse_kind
 from tracegraph.array.indexing.selection import gather, where
-from tracegraph.core.types import float32, int32
+from tracegraph.core.types import as_dtype, float32, int32
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Affine, Layer, activation_of, known_last, positive, takes
-from tracegraph.math.elementwise.arithmetic import add, multiply
+from tracegraph.math.elementwise.arithmetic import add, divide, multiply
 from tracegraph.math.elementwise.logic import not_equal
+from tracegraph.math.elementwise.unary import tanh
 from tracegraph.math.product import einsum, matmul
 from tracegraph.math.reduction import reduce_any
 from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.operands.masks import with_mask
 from tracegraph.typing import (
     ActivationLike,
     ConstraintLike,
@@ -217,6 +219,85 @@ class Embedding(Layer):
     def compute_mask(self, inputs: TensorLike, mask: object = None) -> Tensor | None:
         """Where the integers are not 0, whatever `mask` is; None without `mask_zero`."""
         return not_equal(inputs, 0) if self.mask_zero else None
+
+
+class ReversibleEmbedding(Embedding):
+    """An `Embedding` that also goes back, from vectors to one number for each integer.
+
+    - `tie_weights`: whether the way back is the product with the transposed table; otherwise it has
+      a kernel of its own, `reverse_embeddings`.
+    - `reverse_dtype`: the dtype of this product; by default that in which the layer computes.
+    - `logit_soft_cap`: with c, the results are c tanh(product / c), from -c to c.
+    - The other arguments are those of `Embedding`, but for `weights`.
+
+    Integers of shape [...] give [..., output_dim], and a call with `reverse=True` of vectors
+    [..., output_dim] gives [..., input_dim]. From Press and Wolf, "Using the Output Embedding to
+    Improve Language Models".
+
+    >>> layer = tg.layers.ReversibleEmbedding(10, 4)
+    >>> vectors = layer([[3, 0]])
+    >>> vectors.shape, layer(vectors, reverse=True).shape
+    (TensorShape([1, 2, 4]), TensorShape([1, 2, 10]))
+    """
+
+    embeddings_initializer: Any
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        tie_weights: bool = True,
+        embeddings_initializer: InitializerLike = "uniform",
+        embeddings_regularizer: RegularizerLike = None,
+        embeddings_constraint: ConstraintLike = None,
+        mask_zero: bool = False,
+        reverse_dtype: DTypeLike | None = None,
+        logit_soft_cap: float | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(
+            input_dim,
+            output_dim,
+            embeddings_initializer,
+            embeddings_regularizer,
+            embeddings_constraint,
+            mask_zero,
+            name=name,
+            dtype=dtype,
+            trainable=trainable,
+        )
+        op = "ReversibleEmbedding"
+        self.tie_weights = as_flag(op, "tie_weights", tie_weights)
+        self.reverse_dtype = None if reverse_dtype is None else as_dtype(reverse_dtype)
+        self.logit_soft_cap = logit_soft_cap
+        if logit_soft_cap is not None:
+            as_number(op, "logit_soft_cap", logit_soft_cap)
+
+    def build(self, input_shape: Any) -> None:
+        super().build(input_shape)
+        if not self.tie_weights:
+            shape = [self.output_dim, self.input_dim]
+            start = self.embeddings_initializer
+            self.reverse_embeddings = self.add_weight(shape, start, name="reverse_embeddings")
+
+    def _as_inputs(self, inputs: Any) -> Any:
+        return as_tensor(inputs)  # integers or vectors
+
+    def call(self, inputs: Tensor, reverse: bool = False) -> Tensor:
+        if not as_flag("ReversibleEmbedding", "reverse", reverse):
+            numbers = super()._as_inputs(inputs)
+            return with_mask(super().call(numbers), super().compute_mask(numbers))
+        kind = self.reverse_dtype or self.compute_dtype
+        table = self.embeddings if self.tie_weights else self.reverse_embeddings
+        kernel = cast_to(as_tensor(table), kind)
+        y = matmul(cast_to(inputs, kind), kernel, transpose_b=self.tie_weights)
+        cap = self.logit_soft_cap
+        return y if cap is None else multiply(tanh(divide(y, cap)), cap)
+
+    def compute_mask(self, inputs: TensorLike, mask: object = None) -> None:
+        """None: the call itself gives vectors their mask, and numbers have none."""
 
 
 class Lambda(Layer):

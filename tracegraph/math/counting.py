@@ -16,7 +16,8 @@ from tracegraph.array.arguments import (
     rank_of,
     refuse,
 )
-from tracegraph.array.creation import one_hot, reaching, zeros
+from tracegraph.array.creation import reaching, zeros
+from tracegraph.array.joining import stack
 from tracegraph.array.runtime_sizes import largest, runtime_size
 from tracegraph.array.shaping import cut, reshape
 from tracegraph.core.shapes import maximum, minimum, same_shape
@@ -27,7 +28,7 @@ from tracegraph.math.elementwise.arithmetic import clip_by_value, divide, multip
 from tracegraph.math.elementwise.unary import floor
 from tracegraph.math.reduction import summable
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_value
-from tracegraph.ops.broadcast import BroadcastTo, Sum, full
+from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import ADD, LESS, LESS_EQUAL, SELECT, LogicalAnd
 from tracegraph.ops.index import ScatterAdd, ScatterMax
 from tracegraph.ops.shape import Reshape
@@ -130,8 +131,14 @@ def confusion_matrix(
     array([[1, 0],
            [1, 1]], dtype=int32)
     """
-    rows, columns = reshape(labels, [-1]), reshape(predictions, [-1])
-    names = {"the labels": rows, "the predictions": columns}
+    names = {
+        what: reshape(as_integers("confusion_matrix", what, numbers), [-1])
+        for what, numbers in {"the labels": labels, "the predictions": predictions}.items()
+    }
+    rows, columns = names.values()
+    _check_lengths(rows, columns, "predictions")
+    if weights is not None:
+        _check_lengths(rows, reshape(weights, [-1]), "weights")
     if num_classes is None:
         counts = (number_count("confusion_matrix", *one) for one in names.items())
         num_classes = functools.reduce(maximum, counts)
@@ -139,6 +146,12 @@ def confusion_matrix(
         for what, numbers in names.items():
             _check_classes(what, numbers, num_classes)
     return counts_of_pairs(rows, columns, num_classes, weights, as_dtype(dtype))
+
+
+def _check_lengths(labels: Tensor, others: Tensor, what: str) -> None:
+    if same_shape(labels.type.shape, others.type.shape) is None:
+        fact = f"the labels are {labels.type}, and the {what} {others.type}"
+        refuse("confusion_matrix", fact, labels, others, fix=f"give as many {what} as labels")
 
 
 def _check_classes(what: str, numbers: Tensor, count: Any) -> None:
@@ -152,13 +165,15 @@ def counts_of_pairs(
     rows: Tensor, columns: Tensor, num_classes: Any, weights: TensorLike | None, kind: DType
 ) -> Tensor:
     """A confusion matrix that ignores invalid class numbers."""
-    row_is, column_is = (one_hot(x, num_classes, dtype=kind) for x in (rows, columns))
+    if known_int(num_classes) and num_classes == 0:
+        return zeros([0, 0], kind)
+    counted = LogicalAnd()(is_counted(rows, num_classes), is_counted(columns, num_classes))
+    weight = full(1, rows.type.with_dtype(kind))
     if weights is not None:
         weight = cast_to(reshape(weights, [-1]), kind)
-        row_is = row_is * reshape(weight, [-1, 1])  # type: ignore[operator]
-    table = BroadcastTo((*row_is.type.shape, column_is.type.shape[1]), (0, 1))(row_is)
-    other = BroadcastTo(table.type.shape, (0, 2))(column_is)
-    return Sum((0,))(table * other)  # type: ignore[operator]
+    places = (cast_to(SELECT(counted, x, full(0, x.type)), int32) for x in (rows, columns))
+    table = zeros([num_classes, num_classes], kind)
+    return ScatterAdd(0, 0)(table, stack([*places], -1), SELECT(counted, weight, like(weight, 0)))
 
 
 def number_count(op: str, what: str, numbers: Any) -> Any:

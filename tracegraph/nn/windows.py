@@ -177,7 +177,10 @@ def windows_over(
     for size, pair, width in zip(sizes_of(op, x)[1:-1], pads, reach):
         whole = size + pair[0] + pair[1]
         if known_int(whole) and whole < width and not is_empty:
-            refuse(op, f"the window {list(reach)} is larger than {x.type}", x, fix="use SAME")
+            fact = f"the window {list(reach)} is larger than {x.type}"
+            if 0 in x.type.shape[1:-1]:
+                fact = f"{x.type} has an empty axis, where the window {list(reach)} has no place"
+            refuse(op, fact, x, fix="use SAME")
     return x, Windows(sizes, steps, gaps, pads, is_same(padding), is_first, lead)
 
 

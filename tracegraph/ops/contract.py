@@ -191,10 +191,12 @@ class Conv(Bilinear):
         sizes = tuple(self.spatial(x.shape[1:-1], y.shape[:-2]))
         for size in sizes:
             if isinstance(size, int) and size < 0:
-                raise Mismatch(
-                    f"the window {list(y.shape[:-2])} is larger than the padded {x}",
-                    fix="use a smaller window or more padding",
-                )
+                fact = f"the window {list(y.shape[:-2])} is larger than the padded {x}"
+                if 0 in x.shape[1:-1]:
+                    fact = (
+                        f"{x} has an empty axis, where the window {list(y.shape[:-2])} has no place"
+                    )
+                raise Mismatch(fact, fix="use a smaller window or more padding")
         return TensorType(dtype, (x.shape[0], *sizes, y.shape[-1]))
 
     def spatial(self, sizes: Any, window: Any) -> Iterator[Size]:

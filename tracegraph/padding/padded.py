@@ -146,6 +146,8 @@ def _with_regions(padding: Padding, op: Op, xs: Sequence[Tensor]) -> Sequence[Te
         [specialise(region.graph, op.types_inside(region, types)) for region in op.regions]
     )
     if op.repetitions is not None and padding.is_open(op.repetitions):
+        if op.has_effects:
+            raise Refusal("it prints or calls Python, and would do so for the padding too")
         op = op.with_optional_steps()
         given.append(padding.flags(op.repetitions))
     at, sizes = op.insertion, [*padding.sizes.values()]

@@ -249,8 +249,8 @@ class Trace(Builder):
         self.is_step = False
         self.created: list[Any] = []
         self.may_create = False
-        #: Whether variables are stored before a Python function is called, and reread after it; not
-        #: in a parallel loop, where they keep their values from before it.
+        #: Whether regions store what they assign, if one of them calls a Python function; not in a
+        #: parallel loop, which assigns only the states of random generators.
         self.orders_state = getattr(outer, "orders_state", True)
         self._has_shown_state = False
 
@@ -375,7 +375,7 @@ class Trace(Builder):
             handle = self.input(variable.tensor_type, path or variable.base_name)
             if path is None:
                 self._unreached.append((variable, handle))
-            value = None if self._has_shown_state else handle
+            value = None if self._has_shown_state and self._is_shown(variable) else handle
             found = self.states[id(variable)] = VariableState(handle, value)
             self.variables.append(variable)
         return found
@@ -396,20 +396,23 @@ class Trace(Builder):
         if isinstance(self.outer, Trace):
             self.outer.store_state()
             self.outer.end_where_checks_failed()
-        if not self.orders_state:
-            return
-        for state in self.states.values():
-            if state.is_assigned and state.value is not None:
+        for variable in self.variables:
+            state = self.states[id(variable)]
+            if state.is_assigned and state.value is not None and self._is_shown(variable):
                 inputs = (self.take_token(), state.handle, state.value)
                 self.give_token(*self.add(Store(), inputs))
                 state.is_assigned = False
 
     def forget_state(self) -> None:
         """Makes variables be reread: a Python function may have assigned them."""
-        if self.orders_state:
-            self._has_shown_state = True
-            for state in self.states.values():
-                state.value = None
+        self._has_shown_state = True
+        for variable in filter(self._is_shown, self.variables):
+            self.states[id(variable)].value = None
+
+    def _is_shown(self, variable: Variable) -> bool:
+        """Whether a Python function sees its value, and may assign it: in a parallel loop, each
+        iteration has its own state of a random generator."""
+        return self.orders_state or not variable.is_random_state
 
     @property
     def has_shown_state(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import functools
 import inspect
 import linecache
@@ -12,6 +11,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from tracegraph.autograph.function_conversion import NotConvertible
+from tracegraph.autograph.translation.syntax_trees import copied, walk
 
 
 def tree_of(function: FunctionType) -> Any:
@@ -25,7 +25,7 @@ def tree_of(function: FunctionType) -> Any:
     if not found:
         raise NotConvertible("its file has changed since it was imported")
     # Parsed files are cached, and callers modify the nodes.
-    return copy.deepcopy(min(found, key=_extent))
+    return copied(min(found, key=_extent))
 
 
 def _candidates(code: CodeType, lines: list[str]) -> Iterator[Any]:
@@ -38,7 +38,7 @@ def _candidates(code: CodeType, lines: list[str]) -> Iterator[Any]:
             if _holds(node.body, positions) and _takes(node, code):
                 yield node
         return
-    for node in ast.walk(_definition(code.co_firstlineno, lines)):
+    for node in walk(_definition(code.co_firstlineno, lines)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _takes(node, code):
             first = min([node.lineno, *(x.lineno for x in node.decorator_list)])
             if node.name == code.co_name and first == code.co_firstlineno:
@@ -74,7 +74,7 @@ def _lambdas(text: str) -> dict[int, list[ast.Lambda]]:
     """The lambdas of a file by the line on which they start. Walking a long file takes longer than
     converting one of its lambdas."""
     found: dict[int, list[ast.Lambda]] = {}
-    for node in ast.walk(_parsed(text)):
+    for node in walk(_parsed(text)):
         if isinstance(node, ast.Lambda):
             found.setdefault(node.lineno, []).append(node)
     return found

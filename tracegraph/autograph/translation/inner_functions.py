@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
+from tracegraph.autograph.translation.syntax_trees import parts_of, walk
+
 
 def set_by_calls(tree: ast.AST) -> Mapping[str, frozenset[str]]:
     """What each inner function sets when it is called, itself or through others, by its name: names
     of the functions around it, by `nonlocal`, and attributes and items, as text."""
-    trees = [x for x in ast.walk(tree) if isinstance(x, ast.FunctionDef) and x is not tree]
+    trees = [x for x in walk(tree) if isinstance(x, ast.FunctionDef) and x is not tree]
     if not trees:
         return {}
     functions = [_Function(x) for x in trees]
@@ -30,7 +32,7 @@ def set_by_calls(tree: ast.AST) -> Mapping[str, frozenset[str]]:
 def _aliases(tree: ast.AST) -> Iterator[tuple[str, set[str]]]:
     """Names that are set to lambdas, partial functions or other names, and the names that these
     read."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         for target, value in _assignments(node):
             match target, value:
                 case ast.Name(name), ast.Lambda() | ast.Name():
@@ -49,7 +51,7 @@ def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _names_in(node: ast.AST) -> set[str]:
-    return {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
+    return {x.id for x in walk(node) if isinstance(x, ast.Name)}
 
 
 class _Function:
@@ -96,14 +98,14 @@ def names_from_outside(tree: ast.AST) -> set[str]:
 
 def own_nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a function; of those inside it, the definition alone."""
-    found = list(ast.iter_child_nodes(tree))
+    found = list(parts_of(tree))
     while found:
         node = found.pop()
         yield node
         if isinstance(node, ast.Lambda):
             found.append(node.body)
         elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            found.extend(ast.iter_child_nodes(node))
+            found.extend(parts_of(node))
 
 
 def _is_path(node: ast.expr) -> bool:

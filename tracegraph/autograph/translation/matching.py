@@ -7,11 +7,11 @@ compared with is a condition of converted code, so that tensors decide about it 
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from tracegraph.autograph.function_conversion import NotConvertible
+from tracegraph.autograph.translation.syntax_trees import copied, walk
 from tracegraph.core.source import HOOKS
 
 
@@ -42,7 +42,7 @@ def _alternatives(case: ast.match_case) -> list[ast.match_case]:
     if case.guard is not None:
         _refuse("a `match` statement with a guard after alternatives", case.pattern)
     return [
-        ast.match_case(x, None, case.body if k == 0 else copy.deepcopy(case.body))
+        ast.match_case(x, None, case.body if k == 0 else copied(case.body))
         for k, x in enumerate(case.pattern.patterns)
     ]
 
@@ -90,11 +90,11 @@ class _Pattern:
     def bound(self) -> list[ast.stmt]:
         """Assigns the names of the user."""
         pairs = self._places.items()
-        return [ast.Assign([ast.Name(x, ast.Store())], copy.deepcopy(y)) for x, y in pairs]
+        return [ast.Assign([ast.Name(x, ast.Store())], copied(y)) for x, y in pairs]
 
     def read(self, guard: ast.expr) -> ast.expr:
         """A guard, which reads the names before they are bound."""
-        return _Substituted(self._places).visit(copy.deepcopy(guard))
+        return _Substituted(self._places).visit(copied(guard))
 
     def _item(self, place: int) -> ast.expr:
         name = ast.Name(self._result, ast.Load())
@@ -145,7 +145,7 @@ class _Pattern:
 
 
 def _has_names_or_values(pattern: ast.pattern) -> bool:
-    inner = ast.walk(pattern)
+    inner = walk(pattern)
     return any(
         _is_value(x) or getattr(x, "name", None) for x in inner if isinstance(x, ast.pattern)
     )
@@ -157,7 +157,7 @@ class _Substituted(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         found = self._places.get(node.id)
-        return node if found is None else copy.deepcopy(found)
+        return node if found is None else copied(found)
 
 
 def _compared(pattern: ast.pattern, value: ast.expr) -> ast.expr:
@@ -168,7 +168,7 @@ def _compared(pattern: ast.pattern, value: ast.expr) -> ast.expr:
         case ast.MatchSingleton(other):
             test = ast.Call(_hook("is_"), [value, ast.Constant(other)], [])
         case ast.MatchOr(patterns):
-            copies = [_compared(x, copy.deepcopy(value)) for x in patterns]
+            copies = [_compared(x, copied(value)) for x in patterns]
             test = ast.BoolOp(ast.Or(), copies)
         case _:
             raise AssertionError(pattern)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import itertools
 from collections.abc import Container, Mapping, Sequence
 from types import CodeType
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 from tracegraph.autograph.function_conversion import NotConvertible
 from tracegraph.autograph.translation.inner_functions import names_from_outside, own_nodes, suspends
 from tracegraph.autograph.translation.matching import as_ifs
+from tracegraph.autograph.translation.syntax_trees import copied, parts_of, walk
 from tracegraph.core.source import HOOKS
 
 
@@ -113,7 +113,7 @@ class _Prepared(_Mangled):
         infinite loop is never reached."""
         self._refuse_else(node)
         made = _assignments(node, "test")
-        names = (x.id for x in ast.walk(node.test) if isinstance(x, ast.Name))
+        names = (x.id for x in walk(node.test) if isinstance(x, ast.Name))
         is_set_by_calls = any(x in self._set_by_calls for x in names) or _assigns_late(node.test)
         if not made and not is_set_by_calls:
             is_endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
@@ -128,7 +128,7 @@ class _Prepared(_Mangled):
             node.body = [*options, *made, _located(end, node.test), *rest]
             node.test, made = _located(ast.Constant(True), node.test), []
         else:
-            node.body += copy.deepcopy(made)
+            node.body += copied(made)
         return [y for x in (*made, node) for y in _listed(self.visit(x))]
 
     def visit_Try(self, node: ast.Try) -> Any:
@@ -187,7 +187,7 @@ class _Prepared(_Mangled):
     def _stand_in(self, node: Any) -> ast.FunctionDef:
         """A function in place of a generator or a coroutine in a function, which Python runs as it
         is. It reads the same names, so that the statements around keep them."""
-        left = copy.deepcopy(node)
+        left = copied(node)
         left.decorator_list = []
         mark = f"{HOOKS}left_{len(self.left)}"
         read = sorted(names_from_outside(node))
@@ -195,7 +195,7 @@ class _Prepared(_Mangled):
         declared = [x for x in own_nodes(node) if isinstance(x, (ast.Global, ast.Nonlocal))]
         names = [ast.Name(x, ast.Load()) for x in read]
         result = ast.Tuple([ast.Constant(mark), *names], ast.Load())
-        body: list[ast.stmt] = [*copy.deepcopy(declared), ast.Return(result)]
+        body: list[ast.stmt] = [*copied(declared), ast.Return(result)]
         made = ast.FunctionDef(node.name, node.args, body, node.decorator_list, None)
         return _located(made, node)
 
@@ -241,7 +241,7 @@ class _Prepared(_Mangled):
             made = ast.parse(f"{node.name} = {HOOKS}.raised()\ntry: pass\nfinally: del {node.name}")
             made.body[1].body = node.body  # type: ignore[attr-defined]
             for x in (made.body[0], made.body[1].finalbody[0]):  # type: ignore[attr-defined]
-                for y in ast.walk(x):
+                for y in walk(x):
                     ast.copy_location(y, node)
             node.name, node.body = None, [*(ast.copy_location(x, node) for x in made.body)]
         return self.generic_visit(node)
@@ -264,7 +264,7 @@ def _changed_list(
     own = "" if is_own else f", is_own={is_own}"
     text = f"{HOOKS}.list_{method}({ast.unparse(target)}{own})"
     made = ast.parse(f"{ast.unparse(target)} = {text}" if is_assigned else text).body[0]
-    for x in ast.walk(made):
+    for x in walk(made):
         if "lineno" in x._attributes:
             ast.copy_location(x, node)
     made.value.args += args  # type: ignore[attr-defined]
@@ -312,7 +312,7 @@ def _lists_of(function: Any) -> _Lists:
         node = waiting.pop()
         match node:
             case ast.FunctionDef() | ast.Lambda() | ast.ClassDef():
-                inner = (x for x in ast.walk(node) if isinstance(x, (ast.Global, ast.Nonlocal)))
+                inner = (x for x in walk(node) if isinstance(x, (ast.Global, ast.Nonlocal)))
                 shared.update(name for x in inner for name in x.names)
                 continue
             case ast.Assign(targets, value):
@@ -327,8 +327,8 @@ def _lists_of(function: Any) -> _Lists:
                 found.add(name)
             case ast.Global(names) | ast.Nonlocal(names):
                 shared.update(names)
-        waiting += ast.iter_child_nodes(node)
-    given = {x.arg for x in ast.walk(function.args) if isinstance(x, ast.arg)}
+        waiting += parts_of(node)
+    given = {x.arg for x in walk(function.args) if isinstance(x, ast.arg)}
     found |= {name for name, x in set_to if isinstance(x, ast.List)}
     tables = {name for name, x in set_to} - shared - given
     tables -= {name for name, x in set_to if not isinstance(x, _TABLES)}
@@ -354,7 +354,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr | None
             return [(name, value)]
         case ast.Tuple(targets), ast.Tuple(values) if len(targets) == len(values):
             return [pair for x, y in zip(targets, values) for pair in _pairs(x, y)]
-    stored = (x for x in ast.walk(target) if isinstance(getattr(x, "ctx", None), ast.Store))
+    stored = (x for x in walk(target) if isinstance(getattr(x, "ctx", None), ast.Store))
     return [(x.id, None) for x in stored if isinstance(x, ast.Name)]
 
 
@@ -399,7 +399,7 @@ def _assignments(node: ast.stmt, field: str) -> list[ast.stmt]:
     """Extracts the assignments that a statement makes before anything else, as statements of their
     own."""
     expression = getattr(node, field)
-    if expression is None or not any(isinstance(x, ast.NamedExpr) for x in ast.walk(expression)):
+    if expression is None or not any(isinstance(x, ast.NamedExpr) for x in walk(expression)):
         return []
     is_read = isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
     extraction = _Extraction({node.target.id} if is_read else set())  # type: ignore[attr-defined]
@@ -410,7 +410,7 @@ def _assignments(node: ast.stmt, field: str) -> list[ast.stmt]:
 def _assigns_late(test: ast.expr) -> bool:
     """Whether a test assigns where its first operand leaves it open."""
     late = test.values[1:] if isinstance(test, ast.BoolOp) else []
-    return any(isinstance(y, ast.NamedExpr) for x in late for y in ast.walk(x))
+    return any(isinstance(y, ast.NamedExpr) for x in late for y in walk(x))
 
 
 def _one_by_one(node: ast.If) -> list[ast.stmt]:
@@ -421,7 +421,7 @@ def _one_by_one(node: ast.If) -> list[ast.stmt]:
     holds = ast.Name(name, ast.Load())
     is_open = holds if isinstance(test.op, ast.And) else ast.UnaryOp(ast.Not(), holds)
     made: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], x) for x in test.values]
-    made[1:] = [ast.If(copy.deepcopy(is_open), [x], []) for x in made[1:]]
+    made[1:] = [ast.If(copied(is_open), [x], []) for x in made[1:]]
     node.test = holds
     return [*(_located(x, test) for x in made), ast.fix_missing_locations(node)]
 
@@ -511,7 +511,7 @@ def _has_own(loop: ast.While, kind: type[ast.stmt]) -> bool:
         if isinstance(node, kind):
             return True
         if not isinstance(node, others):
-            waiting += ast.iter_child_nodes(node)
+            waiting += parts_of(node)
     return False
 
 

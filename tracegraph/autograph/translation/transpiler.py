@@ -29,7 +29,7 @@ from malt.converters import (
 )
 from malt.core import converter, unsupported_features_checker
 from malt.lang import directives
-from malt.pyct import anno, cfg, errors, naming, qual_names, templates, transformer
+from malt.pyct import anno, ast_util, cfg, errors, naming, qual_names, templates, transformer
 from malt.pyct.static_analysis import (
     activity,
     annos,
@@ -43,6 +43,7 @@ from tracegraph.autograph.state_values import is_flag_of_loop
 from tracegraph.autograph.translation.function_trees import tree_of
 from tracegraph.autograph.translation.inner_functions import set_by_calls
 from tracegraph.autograph.translation.preparation import left_to_python, loop_options, prepared
+from tracegraph.autograph.translation.syntax_trees import IS_PART, parts_of, visit_parts, walk
 from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.source import HOOKS
 
@@ -135,10 +136,10 @@ def _lowered(node: Any, context: Any, paths: Mapping[str, frozenset[str]]) -> An
     unsupported_features_checker.verify(node)
     node = activity.resolve(qual_names.resolve(node), context, None)
     node = _Functions(context).visit(node)
-    if any(map(_changes_in_place, ast.walk(node))):
+    if any(map(_changes_in_place, walk(node))):
         node = _Changes(context).visit(node)
     # A pass takes as long as any other, also where nothing is to be lowered.
-    found = list(ast.walk(node))
+    found = list(walk(node))
     kinds = {type(x) for x in found}
     if ast.Break in kinds:
         node = break_statements.transform(node, context)
@@ -171,37 +172,72 @@ def _last(function: ast.FunctionDef) -> ast.stmt:
     return last.body[-1] if isinstance(last, ast.With) else last
 
 
-# Overrides of malt's behaviour.
-
-#: Parts of a tree that no pass changes, nearly half of all: contexts of names, and operators.
-_SIGNS = (ast.expr_context, ast.boolop, ast.cmpop, ast.operator, ast.unaryop)
+# Overrides of malt's functions by faster ones that do the same.
 
 
-def _visit_parts(self: Any, node: Any) -> Any:
-    """What ast.NodeTransformer does at a node that has no method, without a visit of signs."""
-    for name, part in ast.iter_fields(node):
-        if isinstance(part, list):
-            part[:] = [y for x in part for y in (_listed(self.visit(x)) if _has_parts(x) else [x])]
-        elif _has_parts(part):
-            made = self.visit(part)
-            if made is None:
-                delattr(node, name)
-            else:
-                setattr(node, name, made)
+def _visit_constant(self: Any, node: ast.Constant) -> ast.Constant:
+    """A constant has no parts."""
     return node
 
 
-def _listed(made: Any) -> Any:
-    if made is None:
-        return ()
-    return [made] if isinstance(made, ast.AST) else made
+for _visitor in (
+    transformer.Base,
+    qual_names.QnResolver,
+    templates.ContextAdjuster,
+    templates.ReplaceTransformer,
+):
+    _visitor.generic_visit = visit_parts
+    _visitor.visit_Constant = _visit_constant
+
+#: The field in which malt keeps the annotations of a node, a dict.
+_ANNOTATIONS = "___pyct_anno"
+_NONE: dict[Any, Any] = {}
 
 
-def _has_parts(x: Any) -> bool:
-    return isinstance(x, ast.AST) and not isinstance(x, _SIGNS)
+def _has_annotation(node: Any, key: Any, field_name: str = _ANNOTATIONS) -> bool:
+    return key in getattr(node, field_name, _NONE)
 
 
-transformer.Base.generic_visit = _visit_parts
+def _annotation(
+    node: Any, key: Any, default: Any = anno.FAIL, field_name: str = _ANNOTATIONS
+) -> Any:
+    if default is anno.FAIL:
+        return getattr(node, field_name)[key]
+    return getattr(node, field_name, _NONE).get(key, default)
+
+
+def _copied_clean(self: Any, node: Any) -> Any:
+    """A copy of what replaces a name in a template: without positions, and with some of the
+    annotations."""
+    if isinstance(node, list | tuple):
+        return type(node)([self.copy(x) for x in node])
+    if not IS_PART[type(node)]:
+        return node
+    names = [x for x in node._fields if not x.startswith("__") and hasattr(node, x)]
+    made = type(node)(**{name: self.copy(getattr(node, name)) for name in names})
+    for key, value in getattr(node, _ANNOTATIONS, _NONE).items():
+        if self.preserve_annos and key in self.preserve_annos:
+            anno.setanno(made, key, value)
+    return made
+
+
+def _scope_copy(kind: Any, other: Any) -> Any:
+    """A copy of a scope and those around it: malt's own copies each as often as it holds others."""
+    made = kind(None if other.parent is None else kind.copy_of(other.parent))
+    for name in ("isolated_names", "modified", "read", "deleted", "bound", "annotations"):
+        getattr(made, name).update(getattr(other, name))
+    made.params.update(other.params)
+    return made
+
+
+activity.Scope.copy_of = classmethod(_scope_copy)  # type: ignore[assignment]
+anno.hasanno, anno.getanno = _has_annotation, _annotation
+ast_util.CleanCopier.copy = _copied_clean
+# Python computes the hash of an Enum's member from its name, in Python.
+anno.NoValue.__hash__ = object.__hash__  # type: ignore[method-assign]
+
+
+# Overrides of malt's behaviour.
 
 
 def _hook_of(name: str, value: ast.expr) -> ast.expr:
@@ -226,7 +262,7 @@ class _Changes(converter.Base):
     """Statements that change something in place, each before a call of a hook."""
 
     def _visit_statement(self, node: Any) -> Any:
-        if not any(map(_changes_in_place, ast.walk(node))):
+        if not any(map(_changes_in_place, walk(node))):
             return node
         return _derived([node, *templates.replace(f"{HOOKS}.changed()")], node)
 
@@ -625,7 +661,7 @@ def _with_staged_statements(node: Any, context: Any, paths: Mapping[str, frozens
     node = activity.resolve(qual_names.resolve(node), context, None)
     node = reaching_definitions.resolve(node, context, graphs)
     node = reaching_fndefs.resolve(node, context, graphs)
-    declared = (x.names for x in ast.walk(node) if isinstance(x, (ast.Global, ast.Nonlocal)))
+    declared = (x.names for x in walk(node) if isinstance(x, (ast.Global, ast.Nonlocal)))
     shared = itertools.chain.from_iterable(declared)
     statements = _Statements(context, shared, paths)
     return statements.visit(liveness.resolve(node, context, graphs))
@@ -635,7 +671,7 @@ def _control_flow(node: ast.AST) -> dict[Any, Any]:
     """The control flow graphs of a function and of those in it. malt leaves out a lambda that is
     all that another one returns."""
     graphs = cfg.build(node)
-    for x in ast.walk(node):
+    for x in walk(node):
         if isinstance(x, ast.Lambda) and x not in graphs:
             graphs.update(cfg.build(x))
     return graphs
@@ -648,14 +684,14 @@ def _note_origins(node: ast.AST) -> None:
     """Records on each node its place in the file, which malt copies to generated nodes, and on each
     name that is set whether its reads are checked."""
     stored = set()
-    for x in ast.walk(node):
+    for x in walk(node):
         if hasattr(x, "lineno"):
             place = tuple(getattr(x, name) for name in _POSITION)
             is_block = isinstance(getattr(x, "body", None), list)
             anno.setanno(x, anno.Basic.ORIGIN, _first_line(place) if is_block else place)
         if isinstance(x, ast.Name) and not isinstance(x.ctx, ast.Load):
             stored.add(x.id)
-    for x in ast.walk(node):
+    for x in walk(node):
         if isinstance(x, ast.Name) and x.id in stored:  # it may have no value
             anno.setanno(x, anno.Static.ORIG_DEFINITIONS, ())
 
@@ -670,7 +706,7 @@ def _note_as_it_is(node: Any) -> None:
 
 
 def _note_loop_options(node: ast.AST) -> None:
-    for x in ast.walk(node):
+    for x in walk(node):
         options = loop_options(x)
         if options:
             anno.setanno(x, anno.Basic.DIRECTIVES, {directives.set_loop_options: options})
@@ -699,7 +735,7 @@ def _first_line(place: tuple[Any, ...]) -> tuple[Any, ...]:
 def _with_origin(statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
     """The nodes that have an origin, in source order."""
     for statement in statements:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if anno.hasanno(node, anno.Basic.ORIGIN):
                 yield node
 
@@ -708,18 +744,19 @@ def _compiled(node: Any, code: CodeType) -> CodeType:
     """The code of the tree, compiled with the function's free names as free variables."""
     _place(node, tuple(getattr(node, name, 1) for name in _POSITION))
     generated = _generated_functions(node)
-    body = [node]
     name = code.co_name
     if isinstance(node, ast.Lambda):
-        body = [ast.Assign([ast.Name("function", ast.Store())], node)]
+        node = ast.copy_location(ast.Assign([ast.Name("function", ast.Store())], node), node)
+        ast.copy_location(node.targets[0], node)
     else:
         # Its own name must keep its meaning: a global one, or a free one.
         name = node.name = f"{HOOKS}function"
     free = (*code.co_freevars, HOOKS)
     defined = [ast.Assign([ast.Name(x, ast.Store())], ast.Constant(None)) for x in free]
     module = ast.parse("def maker():\n    pass")
-    module.body[0].body = [*defined, *body]  # type: ignore[attr-defined]
+    module.body[0].body = defined  # type: ignore[attr-defined]
     ast.fix_missing_locations(module)
+    defined.append(node)  # which has all of its places
     flags = code.co_flags & _FUTURE_FLAGS
     compiled = compile(module, code.co_filename, "exec", flags, dont_inherit=True)
     made = _inner(_inner(compiled, "maker"), name)
@@ -736,14 +773,14 @@ def _place(node: ast.AST, place: tuple[Any, ...]) -> None:
         if "lineno" in node._attributes:
             for name, value in zip(_POSITION, place, strict=True):
                 setattr(node, name, value)
-        open_nodes += ((child, place) for child in ast.iter_child_nodes(node))
+        open_nodes += ((child, place) for child in parts_of(node))
 
 
 def _generated_functions(node: ast.AST) -> set[str]:
     """The names of the functions generated for branches and bodies."""
     return {
         x.name
-        for x in ast.walk(node)
+        for x in walk(node)
         if isinstance(x, ast.FunctionDef) and not anno.hasanno(x, "function_context_name")
     }
 

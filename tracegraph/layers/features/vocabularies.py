@@ -11,7 +11,7 @@ import numpy as np
 from tracegraph.array.arguments import as_choice, as_flag, as_size, known_int, refuse, refuse_kind
 from tracegraph.array.creation import ensure_shape
 from tracegraph.array.indexing.selection import gather, where
-from tracegraph.array.shaping import reshape
+from tracegraph.array.shaping import pad, reshape
 from tracegraph.core.types import DType, as_dtype, float32, int64
 from tracegraph.effects.checks_and_prints import check
 from tracegraph.errors import DTypeError, SignatureError, fail, shown
@@ -20,7 +20,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, positive
 from tracegraph.layers.features.batches import batches_of
 from tracegraph.layers.features.categories import VECTORS, dense_only, encoded
-from tracegraph.math.elementwise.arithmetic import add, clip_by_value, floormod, subtract
+from tracegraph.math.elementwise.arithmetic import add, clip_by_value, floormod, multiply, subtract
 from tracegraph.math.elementwise.logic import equal, greater_equal, less, logical_and, logical_or
 from tracegraph.math.reduction import reduce_all
 from tracegraph.math.sorting import searchsorted
@@ -46,9 +46,13 @@ class IntegerLookup(Layer):
       those that `adapt` finds.
     - `invert`: whether to return the integers at the given places.
     - `output_mode`: "int" for the places, or "one_hot", "multi_hot" and "count" for what
-      `CategoryEncoding` makes of them, of the dtype of the layer.
+      `CategoryEncoding` makes of them, of the dtype of the layer; or "tf_idf" for "count" times
+      `idf_weights`.
+    - `idf_weights`: a number for each of `vocabulary`; what is unknown has their mean, unless the
+      vocabulary begins with it. Those that `adapt` finds are log(1 + n / (1 + k)), of n documents,
+      which are rows or vectors, and the k that have an integer.
     - `pad_to_max_tokens`: whether these vectors have the length `max_tokens` in any case.
-    - `vocabulary_dtype`, `idf_weights`, `sparse`, `oov_method`, `salt`: only the defaults.
+    - `vocabulary_dtype`, `sparse`, `oov_method`, `salt`: only the defaults.
 
     A call takes integers of any shape and dtype, and returns int64 of that shape; in the other
     modes vectors, of the shapes that `CategoryEncoding` gives.
@@ -83,7 +87,7 @@ class IntegerLookup(Layer):
         oov_token: int | None = -1,
         vocabulary: TensorLike | None = None,
         vocabulary_dtype: DTypeLike = int64,
-        idf_weights: None = None,
+        idf_weights: TensorLike | None = None,
         invert: bool = False,
         output_mode: str = "int",
         sparse: bool = False,
@@ -95,9 +99,9 @@ class IntegerLookup(Layer):
         trainable: bool = True,
     ) -> None:
         super().__init__(name, dtype, trainable=trainable)
-        mode = "multi_hot" if output_mode == "binary" else output_mode
-        self.output_mode = as_choice(_OP, "output_mode", mode, ("int", *VECTORS))
-        _only_defaults(vocabulary_dtype, idf_weights, oov_method, salt)
+        mode = {"binary": "multi_hot", "tf-idf": "tf_idf"}.get(output_mode, output_mode)
+        self.output_mode = as_choice(_OP, "output_mode", mode, ("int", *VECTORS, "tf_idf"))
+        _only_defaults(vocabulary_dtype, oov_method, salt)
         dense_only(_OP, sparse)
         self.sparse = False
         self.invert = as_flag(_OP, "invert", invert)
@@ -111,9 +115,11 @@ class IntegerLookup(Layer):
             self.tokens = _open_variable("tokens")
             #: The order in which the tokens ascend, for the search.
             self.order = _open_variable("order")
+            if self.output_mode == "tf_idf":
+                self.idf_weights = _open_variable("idf_weights", np.float32)
         self._is_given = vocabulary is not None
-        if vocabulary is not None:
-            self.set_vocabulary(vocabulary)
+        if vocabulary is not None or idf_weights is not None:
+            self.set_vocabulary([] if vocabulary is None else vocabulary, idf_weights)
 
     def _check_settings(self) -> None:
         if self.invert and self.output_mode != "int":
@@ -159,14 +165,14 @@ class IntegerLookup(Layer):
         """The number of places, including those of the mask and of unknown integers."""
         return self._start + self.tokens.numpy().size
 
-    def set_vocabulary(self, vocabulary: TensorLike, idf_weights: None = None) -> None:
-        """Replaces the vocabulary, as the argument of this name describes it.
+    def set_vocabulary(self, vocabulary: TensorLike, idf_weights: TensorLike | None = None) -> None:
+        """Replaces the vocabulary and its weights, as the arguments of these names describe them.
 
         Raises SignatureError (a ValueError) for an empty vocabulary, one with an integer twice or
         with a special token after the beginning, and for more than `max_tokens`; DTypeError for
         anything but integers.
         """
-        _only_defaults(idf_weights=idf_weights)
+        weights = self._weights(idf_weights)
         if isinstance(vocabulary, str):
             fact = f"{_OP}: the vocabulary is the name of a file, {vocabulary!r}"
             fail(DTypeError, fact, fix="give its integers: np.loadtxt(name, np.int64)")
@@ -174,10 +180,25 @@ class IntegerLookup(Layer):
         if tokens.ndim != 1 or not tokens.size:
             fact = f"{_OP}: the vocabulary has the shape {tokens.shape}"
             fail(SignatureError, fact, fix="give a list of one integer or more")
-        if tokens[: self._start].tolist() == self._special:
-            tokens = tokens[self._start :]
+        if weights is not None and weights.shape != tokens.shape:
+            shape = f"idf_weights have the shape {weights.shape}"
+            fact = f"{_OP}: the vocabulary has {tokens.size} integers, and {shape}"
+            fail(SignatureError, fact, fix="give a number for each of them")
+        first = None
+        if self._start and tokens[: self._start].tolist() == self._special:
+            first, tokens = weights, tokens[self._start :]
         self._check_tokens(tokens)
-        self._store(tokens)
+        self._store(tokens, weights if first is None else first[self._start :], first)
+
+    def _weights(self, idf_weights: Any) -> np.ndarray | None:
+        is_weighted = self.output_mode == "tf_idf"
+        if is_weighted and idf_weights is None:
+            fact = f'{_OP}: output_mode is "tf_idf", and the vocabulary has no idf_weights'
+            fail(SignatureError, fact, fix="give a number for each of the vocabulary")
+        if not is_weighted and idf_weights is not None:
+            fact = f"{_OP}: idf_weights were given, and output_mode is {self.output_mode!r}"
+            fail(SignatureError, fact, fix='use output_mode="tf_idf"')
+        return np.asarray(idf_weights, np.float32) if is_weighted else None
 
     def _check_tokens(self, tokens: np.ndarray) -> None:
         values, counts = np.unique(tokens, return_counts=True)
@@ -200,9 +221,13 @@ class IntegerLookup(Layer):
             fact = f"{_OP}: there are {count} places, and max_tokens is {self.max_tokens}"
             fail(SignatureError, fact, fix="give fewer integers, or a larger max_tokens")
 
-    def _store(self, tokens: np.ndarray) -> None:
+    def _store(self, tokens: np.ndarray, weights: Any, first: Any = None) -> None:
+        """Stores the vocabulary and its weights; those of what is unknown begin with `first`."""
         self.tokens.assign(tokens)
         self.order.assign(np.argsort(tokens))
+        if weights is not None:
+            unknown = np.full(self._start, weights.mean()) if first is None else first
+            self.idf_weights.assign(np.append(unknown[: self._start], weights).astype(np.float32))
 
     def adapt(self, data: TensorLike | Iterable[Any], steps: int | None = None) -> None:
         """Sets the vocabulary to the integers of the data, the most frequent ones first, and of
@@ -219,11 +244,15 @@ class IntegerLookup(Layer):
             fact = f"{_OP}: the vocabulary was given, so it is not adapted"
             fail(SignatureError, fact, fix="make the layer without vocabulary=")
         most = None if steps is None else positive(f"{_OP}.adapt", "steps", steps)
-        values, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        values, counts = nothing = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        documents, count = nothing, 0
         for batch in itertools.islice(batches_of(_OP, data), most):
-            added = np.unique(_integers(batch), return_counts=True)
-            values, places = np.unique(np.append(values, added[0]), return_inverse=True)
-            counts = np.bincount(places, np.append(counts, added[1]), values.size).astype(np.int64)
+            tokens = _integers(batch)
+            values, counts = _with_counts(values, counts, tokens)
+            if self.output_mode == "tf_idf" and tokens.size:
+                rows = tokens.reshape(len(tokens) if tokens.ndim > 1 else 1, -1)
+                apart = np.concatenate([np.unique(row) for row in rows])
+                documents, count = _with_counts(*documents, apart), count + len(rows)
         special = [token for token in (self.mask_token, self.oov_token) if token is not None]
         is_kept = ~np.isin(values, special)
         values, counts = values[is_kept], counts[is_kept]
@@ -231,7 +260,11 @@ class IntegerLookup(Layer):
             fact = f"{_OP}: there are no data, but for the mask and OOV tokens {special}"
             fail(SignatureError, fact, fix="give some integers")
         most = None if self.max_tokens is None else self.max_tokens - self._start
-        self._store(values[np.lexsort((values, counts))[::-1]][:most])
+        tokens, weights = values[np.lexsort((values, counts))[::-1]][:most], None
+        if self.output_mode == "tf_idf":
+            having = documents[1][np.searchsorted(documents[0], tokens)]
+            weights = np.log(1 + count / (1 + having))
+        self._store(tokens, weights)
 
     @property
     def _input_dtype(self) -> DType:
@@ -253,7 +286,12 @@ class IntegerLookup(Layer):
         most = self.max_tokens if self.pad_to_max_tokens else None
         depth = self._start + count if most is None else most
         places = self._masked(x, places, depth)  # beyond all places, it is in no vector
-        return encoded(_OP, places, self.output_mode, depth, self.dtype)
+        if self.output_mode != "tf_idf":
+            return encoded(_OP, places, self.output_mode, depth, self.dtype)
+        known = self._start + count
+        weights = ensure_shape(self.idf_weights.read_value(), [known])
+        weights = cast_to(pad(weights, [[0, depth - known]]), self.dtype)
+        return multiply(encoded(_OP, places, "count", depth, self.dtype), weights)
 
     def _places_of(self, x: Tensor, tokens: Tensor, order: Tensor) -> Tensor:
         ascending = gather(tokens, order)
@@ -292,8 +330,16 @@ class IntegerLookup(Layer):
         return result
 
 
-def _open_variable(name: str) -> Variable:
-    return Variable(np.zeros(0, np.int64), trainable=False, name=name, shape=[None])
+def _with_counts(values: Any, counts: Any, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How often each value was counted, after it is counted in more data too."""
+    more, times = np.unique(data, return_counts=True)
+    values, places = np.unique(np.append(values, more), return_inverse=True)
+    counts = np.bincount(places, np.append(counts, times), values.size)
+    return values, counts.astype(np.int64)
+
+
+def _open_variable(name: str, dtype: Any = np.int64) -> Variable:
+    return Variable(np.zeros(0, dtype), trainable=False, name=name, shape=[None])
 
 
 def _integer(what: str, value: Any) -> int:
@@ -317,18 +363,12 @@ def _integers(data: np.ndarray) -> np.ndarray:
 
 
 def _only_defaults(
-    vocabulary_dtype: Any = int64,
-    idf_weights: Any = None,
-    oov_method: Any = "floormod",
-    salt: Any = None,
+    vocabulary_dtype: Any = int64, oov_method: Any = "floormod", salt: Any = None
 ) -> None:
     """Refuses arguments of Keras for which only the default is supported."""
     if as_dtype(vocabulary_dtype) is not int64:
         fact = f"{_OP}: vocabulary_dtype is {shown(vocabulary_dtype)}, and only int64 is supported"
         fail(SignatureError, fact, fix="leave it out")
-    if idf_weights is not None:
-        fact = f'{_OP}: idf_weights were given, and there is no output_mode "tf_idf"'
-        fail(SignatureError, fact, fix='multiply the result of output_mode="count" by them')
     if oov_method != "floormod" or salt is not None:
         fact = f"{_OP}: oov_method is {shown(oov_method)}, and salt {shown(salt)}"
         fix = 'use oov_method="floormod" without salt; strings have no hashes here'

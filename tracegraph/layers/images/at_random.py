@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, overload
 
 from tracegraph.array.arguments import as_choice, as_flag, as_number, sizes_of
 from tracegraph.array.indexing.selection import where
@@ -11,22 +11,51 @@ from tracegraph.array.indexing.slices import slice_of
 from tracegraph.array.shaping import expand_dims, reverse
 from tracegraph.core.types import float32, int32
 from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.image.pictures import as_colours
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import positive
 from tracegraph.layers.drawing import DrawingLayer
 from tracegraph.layers.images.sizes import OfImages, resized_in_ratio
-from tracegraph.math.elementwise.logic import less_equal
+from tracegraph.math.elementwise.logic import less
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import DTypeLike
 
 
 class AtRandom(OfImages, DrawingLayer):
-    """A layer that changes each image at random, unless a call has `training=False`."""
+    """A layer that changes each image at random, unless a call has `training=False`.
 
-    def call(self, inputs: Tensor, training: bool | None = True) -> Tensor:
-        x = cast_to(self.batch_of(inputs), self.compute_dtype)
-        is_training = training is None or as_flag(type(self).__name__, "training", training)
-        return self._as_given(self._changed(x) if is_training else self._kept(x), inputs)
+    A call takes images, or a dict of "images" and their "labels", and returns the same.
+    """
+
+    value_range: tuple[float, float]
+    _is_of_rgb = False
+
+    @overload
+    def call(self, inputs: Tensor, training: bool | None = ...) -> Tensor: ...
+    @overload
+    def call(self, inputs: dict[str, Any], training: bool | None = ...) -> dict[str, Tensor]: ...
+    def call(
+        self, inputs: Tensor | dict[str, Any], training: bool | None = True
+    ) -> Tensor | dict[str, Tensor]:
+        given: dict[str, Any] = inputs if isinstance(inputs, dict) else {"images": inputs}
+        name, images = type(self).__name__, given.get("images")
+        if images is None or not given.keys() <= {"images", "labels"}:
+            fact = f"{name}: the inputs are named {shown(list(given))}"
+            fail(SignatureError, fact, fix='give {"images": images, "labels": labels}')
+        x = cast_to(self.batch_of(images), self.compute_dtype)
+        if self._is_of_rgb:
+            as_colours(name, x)
+        labels = given.get("labels")
+        if training is None or as_flag(name, "training", training):
+            x, labels = self._changed_with(x, labels)
+        else:
+            x = self._kept(x)
+        y = self._as_given(x, images)
+        return {"images": y, "labels": as_tensor(labels)} if "labels" in given else y
+
+    def _changed_with(self, x: Tensor, labels: Any) -> tuple[Tensor, Any]:
+        """The images in training, and their labels, which only mixed images change."""
+        return self._changed(x), labels
 
     def _changed(self, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -42,6 +71,15 @@ class AtRandom(OfImages, DrawingLayer):
             return as_tensor(low, float32)
         return self._numbers.uniform([count, 1, 1], low, high)
 
+    def _draw_factor(self, x: Tensor, low: float, high: float) -> Tensor:
+        """One number for each image, [examples, 1, 1, 1], of the images' dtype."""
+        return cast_to(expand_dims(self._draw(x, low, high), -1), x.dtype)
+
+    def _is_drawn(self, x: Tensor, low: float, high: float) -> Tensor:
+        """Whether each image is changed, [examples, 1, 1, 1], with a probability that is drawn for
+        it."""
+        return expand_dims(less(self._draw(x, 0.0, 1.0), self._draw(x, low, high)), -1)
+
     def _range(
         self, what: str, factor: Any, low: float = -math.inf, high: float = math.inf
     ) -> tuple[float, float]:
@@ -50,6 +88,22 @@ class AtRandom(OfImages, DrawingLayer):
             return self._two(what, factor, low, high)
         size = abs(as_number(type(self).__name__, what, factor, low=low, high=high))
         return -size, size
+
+    def _part(self, what: str, factor: Any) -> tuple[float, float]:
+        """The least and the largest of a factor from 0 to 1: a number is the largest."""
+        if isinstance(factor, (list, tuple)):
+            return self._two(what, factor, 0, 1)
+        return 0.0, as_number(type(self).__name__, what, factor, low=0, high=1)
+
+    def _set_values(self, given: Any, seed: int | None, data_format: str | None) -> None:
+        """Stores the least and the largest value of a pixel, and what most layers have."""
+        low, high = self._two("value_range", given)
+        if low == high:
+            fact = f"{type(self).__name__}: value_range is {shown(given)}, which has one value"
+            fail(SignatureError, fact, fix="give the least and the largest value of a pixel")
+        self.value_range = low, high
+        self._set_seed(seed)
+        self._set_format(data_format)
 
     def _two(
         self, what: str, numbers: Any, low: float = -math.inf, high: float = math.inf
@@ -98,8 +152,7 @@ class RandomFlip(AtRandom):
 
     def _changed(self, x: Tensor) -> Tensor:
         axes = [axis for axis, word in ((1, "vertical"), (2, "horizontal")) if word in self.mode]
-        is_flipped = expand_dims(less_equal(self._draw(x, 0.0, 1.0), 0.5), -1)
-        return where(is_flipped, reverse(x, axes), x)
+        return where(self._is_drawn(x, 0.5, 0.5), reverse(x, axes), x)
 
 
 class RandomCrop(AtRandom):

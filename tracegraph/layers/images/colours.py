@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegraph.array.arguments import as_number
-from tracegraph.array.shaping import expand_dims
 from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.images.at_random import AtRandom
 from tracegraph.math.elementwise.arithmetic import add, clip_by_value, multiply, subtract
 from tracegraph.math.reduction import reduce_mean
-from tracegraph.operands.conversion import cast_to
 from tracegraph.typing import DTypeLike
 
 
@@ -32,20 +30,10 @@ class OfColours(AtRandom):
     ) -> None:
         super().__init__(name, dtype, trainable=trainable)
         self.factor = self._factor(factor)
-        self.value_range = self._range_of_values(value_range)
-        self._set_seed(seed)
-        self._set_format(data_format)
+        self._set_values(value_range, seed, data_format)
 
     def _factor(self, factor: Any) -> tuple[float, float]:
         raise NotImplementedError
-
-    def _range_of_values(self, given: Any) -> tuple[float, float]:
-        """The least and the largest value of a pixel."""
-        low, high = self._two("value_range", given)
-        if low == high:
-            fact = f"{type(self).__name__}: value_range is {shown(given)}, which has one value"
-            fail(SignatureError, fact, fix="give the least and the largest value of a pixel")
-        return low, high
 
 
 class RandomContrast(OfColours):
@@ -79,7 +67,7 @@ class RandomContrast(OfColours):
 
     def _changed(self, x: Tensor) -> Tensor:
         less, more = self.factor
-        contrast = cast_to(expand_dims(self._draw(x, 1 - less, 1 + more), -1), x.dtype)
+        contrast = self._draw_factor(x, 1 - less, 1 + more)
         mean = reduce_mean(reduce_mean(x, 1, keepdims=True), 2, keepdims=True)
         return clip_by_value(add(multiply(subtract(x, mean), contrast), mean), *self.value_range)
 
@@ -106,5 +94,5 @@ class RandomBrightness(OfColours):
 
     def _changed(self, x: Tensor) -> Tensor:
         low, high = self.value_range
-        part = expand_dims(self._draw(x, *self.factor), -1)
-        return clip_by_value(add(x, cast_to(multiply(part, high - low), x.dtype)), low, high)
+        part = self._draw_factor(x, *self.factor)
+        return clip_by_value(add(x, multiply(part, high - low)), low, high)

@@ -21,7 +21,7 @@ from tracegraph.math.elementwise.arithmetic import (
     multiply,
     subtract,
 )
-from tracegraph.math.elementwise.logic import greater, greater_equal, less, logical_and
+from tracegraph.math.elementwise.logic import equal, greater, greater_equal, less, logical_and
 from tracegraph.math.elementwise.unary import abs as absolute, cos, floor, negative, sign, sin
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import DTypeLike
@@ -86,12 +86,14 @@ class _Moving(AtRandom):
     def _places(self, x: Tensor) -> tuple[Tensor, Tensor, float, float]:
         """The rows [1, height, 1] and the columns [1, 1, width], counted from the middle, and the
         middle itself."""
-        height, width = self.sides(x)
-        middle = (height - 1) / 2, (width - 1) / 2
-        rows, columns = (
-            subtract(numbers(n, dtype=float32), m) for n, m in zip((height, width), middle)
-        )
-        return reshape(rows, [1, -1, 1]), reshape(columns, [1, 1, -1]), *middle
+        y, z = ((size - 1) / 2 for size in self.sides(x))
+        rows, columns = self._lines(x)
+        return subtract(rows, y), subtract(columns, z), y, z
+
+    def _lines(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The numbers of the rows, [1, height, 1], and of the columns, [1, 1, width]."""
+        rows, columns = (numbers(size, dtype=float32) for size in self.sides(x))
+        return reshape(rows, [1, -1, 1]), reshape(columns, [1, 1, -1])
 
 
 def _rounded(place: Tensor) -> Tensor:
@@ -247,3 +249,112 @@ class RandomZoom(_Moving):
         if self.width_factor is not None:
             wide = add(self._draw(x, *self.width_factor), 1.0)
         return self._taken(x, add(multiply(rows, tall), y), add(multiply(columns, wide), z))
+
+
+class RandomShear(_Moving):
+    """Each image sheared at random, in training: the pixel at row i and column k is taken from row
+    i + y k and column k + x i.
+
+    - `x_factor`, `y_factor`: the largest x and y; or two numbers, the least and the largest; from 0
+      to 1. Both are negative for one half of the images.
+    - `interpolation`, `fill_mode`, `fill_value`, `data_format`, `seed`: as in `RandomRotation`.
+
+    Shapes, dtypes and errors are those of `RandomRotation`; ValueError is raised for factors out of
+    range too.
+
+    >>> x = tg.constant([[[1.0], [2.0]], [[3.0], [4.0]]])
+    >>> shear = tg.layers.RandomShear(x_factor=[1.0, 1.0], fill_mode="constant")
+    >>> shear(x).numpy()[1, :, 0].tolist() in ([4.0, 0.0], [0.0, 3.0])
+    True
+    """
+
+    def __init__(
+        self,
+        x_factor: float | Sequence[float] = 0.0,
+        y_factor: float | Sequence[float] = 0.0,
+        interpolation: str = "bilinear",
+        fill_mode: str = "reflect",
+        fill_value: float = 0.0,
+        data_format: str | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(name, dtype, trainable=trainable)
+        self.x_factor = self._part("x_factor", x_factor)
+        self.y_factor = self._part("y_factor", y_factor)
+        self._set_filling(fill_mode, interpolation, seed, fill_value, data_format)
+
+    def _changed(self, x: Tensor) -> Tensor:
+        rows, columns = self._lines(x)
+        sign_of = where(less(self._draw(x, -1.0, 1.0), 0), -1.0, 1.0)
+        down, right = (
+            multiply(self._draw(x, *factor), sign_of) for factor in (self.y_factor, self.x_factor)
+        )
+        row, column = add(rows, multiply(columns, down)), add(columns, multiply(rows, right))
+        return self._taken(x, row, column)
+
+
+class RandomPerspective(_Moving):
+    """Each image seen from the side or not, in training: all corners but the first one are moved.
+
+    - `factor`: the probability is drawn for each image, from 0 to `factor`, or between the two
+      numbers that it is; from 0 to 1.
+    - `scale`: corners are moved by up to half of this part of the height and of the width; from 0
+      to 1.
+    - `interpolation`, `seed`, `data_format`: as in `RandomRotation`.
+    - `fill_value`: the value of pixels that are taken from outside.
+
+    Shapes, dtypes and errors are those of `RandomRotation`; ValueError is raised for a factor or a
+    scale out of range too.
+
+    >>> tg.layers.RandomPerspective(scale=0.5)(tg.ones([4, 4, 3])).shape
+    TensorShape([4, 4, 3])
+    """
+
+    def __init__(
+        self,
+        factor: float | Sequence[float] = 1.0,
+        scale: float = 1.0,
+        interpolation: str = "bilinear",
+        fill_value: float = 0.0,
+        seed: int | None = None,
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(name, dtype, trainable=trainable)
+        self.factor = self._part("factor", factor)
+        self.scale = as_number("RandomPerspective", "scale", scale, low=0, high=1)
+        self._set_filling("constant", interpolation, seed, fill_value, data_format)
+
+    def _changed(self, x: Tensor) -> Tensor:
+        half = self.scale / 2
+        right, down, *last = (add(self._draw(x, -half, half), 1.0) for _ in range(4))
+        y = self._taken(x, *self._seen_from(x, right, down, *last))
+        return where(self._is_drawn(x, *self.factor), y, x)
+
+    def _seen_from(
+        self, x: Tensor, right: Tensor, down: Tensor, last_right: Tensor, last_down: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Where pixels are taken from if the corner (1, 0) is moved to (right, 0), (0, 1) to
+        (0, down), and (1, 1) to (last_right, last_down), in parts of the width and of the height.
+
+        As (0, 0) stays, the map back is (u, v) -> ((a + 1 / right) u, (b + 1 / down) v) divided by
+        a u + b v + 1; that it maps the last corner to (1, 1) gives a and b.
+        """
+        tall, wide = (max(size - 1.0, 1.0) for size in self.sides(x))
+        v, u = (divide(line, side) for line, side in zip(self._lines(x), (tall, wide)))
+        a = divide(subtract(divide(last_down, down), 1.0), last_right)
+        b = divide(subtract(divide(last_right, right), 1.0), last_down)
+        below = add(add(multiply(a, u), multiply(b, v)), 1.0)
+        below = where(equal(below, 0.0), _NOTHING, below)  # pixels at the horizon are outside
+        row = divide(multiply(multiply(add(b, divide(1.0, down)), v), tall), below)
+        column = divide(multiply(multiply(add(a, divide(1.0, right)), u), wide), below)
+        return row, column
+
+
+#: In place of 0 as a divisor, so that what is far outside is finite.
+_NOTHING = 1e-20

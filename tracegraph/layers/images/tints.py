@@ -8,15 +8,18 @@ from typing import Any
 from tracegraph import image
 from tracegraph.array.arguments import as_number
 from tracegraph.array.indexing.selection import where
-from tracegraph.array.shaping import expand_dims, reshape, tile
+from tracegraph.array.joining import add_n
+from tracegraph.array.shaping import pad, reshape, tile
 from tracegraph.core.types import float32
+from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
+from tracegraph.layers.base import window
 from tracegraph.layers.images.at_random import AtRandom
 from tracegraph.layers.images.colours import OfColours
 from tracegraph.math.elementwise.arithmetic import add, clip_by_value, divide, multiply, subtract
-from tracegraph.math.elementwise.logic import less
+from tracegraph.math.elementwise.unary import exp, square
 from tracegraph.nn.convolutions import depthwise_conv2d
-from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import DTypeLike
 
 
@@ -36,13 +39,7 @@ class _Tinting(OfColours):
         super().__init__(factor, value_range, seed, data_format, name, dtype, trainable)
 
     def _factor(self, factor: Any) -> tuple[float, float]:
-        if isinstance(factor, (list, tuple)):
-            return self._two("factor", factor, 0, 1)
-        return 0.0, as_number(type(self).__name__, "factor", factor, low=0, high=1)
-
-    def _drawn_factor(self, x: Tensor) -> Tensor:
-        """A factor for each image, [examples, 1, 1, 1]."""
-        return expand_dims(self._draw(x, *self.factor), -1)
+        return self._part("factor", factor)
 
     def _from_0_to_1(self, x: Tensor) -> Tensor:
         low, high = self.value_range
@@ -72,10 +69,11 @@ class RandomHue(_Tinting):
     array([  0., 255., 255.], dtype=float32)
     """
 
+    _is_of_rgb = True
+
     def _changed(self, x: Tensor) -> Tensor:
-        is_back = less(expand_dims(self._draw(x, -1.0, 1.0), -1), 0)
-        half = multiply(self._drawn_factor(x), 0.5)
-        turn = cast_to(where(is_back, multiply(half, -1.0), half), x.dtype)
+        half = multiply(self._draw_factor(x, *self.factor), 0.5)
+        turn = where(self._is_drawn(x, 0.5, 0.5), multiply(half, -1.0), half)
         return self._in_range(image.adjust_hue(self._from_0_to_1(x), turn))
 
 
@@ -95,9 +93,11 @@ class RandomSaturation(_Tinting):
     array([200., 200., 200.], dtype=float32)
     """
 
+    _is_of_rgb = True
+
     def _changed(self, x: Tensor) -> Tensor:
-        factor = self._drawn_factor(x)
-        ratio = cast_to(divide(factor, subtract(1 + _EPSILON, factor)), x.dtype)
+        factor = self._draw_factor(x, *self.factor)
+        ratio = divide(factor, subtract(1 + _EPSILON, factor))
         return self._in_range(image.adjust_saturation(self._from_0_to_1(x), ratio))
 
 
@@ -121,9 +121,11 @@ class RandomColorDegeneration(_Tinting):
     array([64.9, 14.9, 14.9], dtype=float32)
     """
 
+    _is_of_rgb = True
+
     def _changed(self, x: Tensor) -> Tensor:
         difference = subtract(image.rgb_to_grayscale(x), x)
-        mixed = add(x, multiply(cast_to(self._drawn_factor(x), x.dtype), difference))
+        mixed = add(x, multiply(self._draw_factor(x, *self.factor), difference))
         return clip_by_value(mixed, *self.value_range)
 
 
@@ -150,13 +152,78 @@ class RandomSharpness(_Tinting):
         weights = reshape(as_tensor(_BLUR, x.dtype), [3, 3, 1, 1])
         filters = tile(weights, [1, 1, x.shape[3], 1])
         blurred = depthwise_conv2d(x, filters, (1, 1, 1, 1), "SAME")
-        twice = cast_to(multiply(self._drawn_factor(x), 2.0), x.dtype)
+        twice = multiply(self._draw_factor(x, *self.factor), 2.0)
         sharp = add(blurred, multiply(twice, subtract(x, blurred)))
         return clip_by_value(sharp, *self.value_range)
 
 
 #: The weights of a pixel and its neighbours, those of the Python Imaging Library's SMOOTH.
 _BLUR = [[1 / 13, 1 / 13, 1 / 13], [1 / 13, 5 / 13, 1 / 13], [1 / 13, 1 / 13, 1 / 13]]
+
+
+class RandomGaussianBlur(_Tinting):
+    """Each image blurred or not, in training: the mean of a pixel and its neighbours, weighted by
+    e ** (-(distance / sigma) ** 2 / 2).
+
+    - `factor`: the probability of a blur is drawn for each image, from 0 to `factor`, or between
+      the two numbers that it is; from 0 to 1.
+    - `kernel_size`: how many pixels of a line are averaged: an odd number, or two, for columns and
+      rows.
+    - `sigma`: the standard deviation, in pixels; or two numbers, the least and the largest, between
+      which it is drawn for each image.
+    - `value_range`: the least and the largest value of a pixel, to which results are clipped.
+    - `data_format`, `seed`: as in `RandomFlip`.
+
+    Outside of an image, pixels are 0. Shapes, dtypes and `training` are as in `RandomFlip`. Raises
+    ShapeError for what is not images of known height and width, ValueError for an argument out of
+    range, for an even size or for equal values in `value_range`.
+
+    >>> x = tg.constant([[[0.0], [100.0], [0.0]]])
+    >>> blur = tg.layers.RandomGaussianBlur([1.0, 1.0], kernel_size=[1, 3])
+    >>> blur(x).numpy().ravel().round(1)
+    array([27.4, 45.2, 27.4], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        factor: float | Sequence[float] = 1.0,
+        kernel_size: int | Sequence[int] = 3,
+        sigma: float | Sequence[float] = 1.0,
+        value_range: Sequence[float] = (0, 255),
+        data_format: str | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(factor, value_range, data_format, seed, name, dtype, trainable)
+        self.kernel_size = window("RandomGaussianBlur", "kernel_size", kernel_size, 2)
+        if not all(size % 2 for size in self.kernel_size):
+            fact = f"RandomGaussianBlur: kernel_size is {shown(kernel_size)}"
+            fail(
+                SignatureError, fact, fix="use odd numbers, so that there is a pixel in the middle"
+            )
+        ends = sigma if isinstance(sigma, (list, tuple)) else (sigma, sigma)
+        self.sigma = self._two("sigma", ends, 0)
+
+    def _changed(self, x: Tensor) -> Tensor:
+        sigma = add(self._draw_factor(x, *self.sigma), 1e-6)
+        y = x
+        for axis, size in enumerate(self.kernel_size, 1):
+            y = self._blurred(y, sigma, axis, size)
+        return clip_by_value(where(self._is_drawn(x, *self.factor), y, x), *self.value_range)
+
+    def _blurred(self, x: Tensor, sigma: Tensor, axis: int, size: int) -> Tensor:
+        """The weighted means along one axis."""
+        sides = [(size // 2, size // 2) if k == axis else (0, 0) for k in range(4)]
+        padded, length = pad(x, sides), self.sides(x)[axis - 1]
+        shares = [square(divide(k - size // 2, sigma)) for k in range(size)]
+        weights = [exp(multiply(share, -0.5)) for share in shares]
+        parts = [
+            multiply(weight, padded[(slice(None),) * axis + (slice(k, k + length),)])
+            for k, weight in enumerate(weights)
+        ]
+        return divide(add_n(parts), add_n(weights))
 
 
 class RandomInvert(_Tinting):
@@ -189,9 +256,7 @@ class RandomInvert(_Tinting):
         super().__init__(factor, value_range, data_format, seed, name, dtype, trainable)
 
     def _changed(self, x: Tensor) -> Tensor:
-        probability = self._draw(x, *self.factor)
-        is_inverted = expand_dims(less(self._draw(x, 0.0, 1.0), probability), -1)
-        return where(is_inverted, subtract(sum(self.value_range), x), x)
+        return where(self._is_drawn(x, *self.factor), subtract(sum(self.value_range), x), x)
 
 
 class RandomGrayscale(AtRandom):
@@ -208,6 +273,8 @@ class RandomGrayscale(AtRandom):
     array([29.89, 29.89, 29.89], dtype=float32)
     """
 
+    _is_of_rgb = True
+
     def __init__(
         self,
         factor: float = 0.5,
@@ -223,5 +290,5 @@ class RandomGrayscale(AtRandom):
         self._set_format(data_format)
 
     def _changed(self, x: Tensor) -> Tensor:
-        is_grey = expand_dims(less(self._draw(x, 0.0, 1.0), self.factor), -1)
+        is_grey = self._is_drawn(x, self.factor, self.factor)
         return where(is_grey, image.rgb_to_grayscale(x), x)
