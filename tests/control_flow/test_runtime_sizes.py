@@ -1174,3 +1174,21 @@ def test_rows_that_depend_on_a_size_of_the_run_are_refused(wrap):
 
     with pytest.raises(tg.errors.GradientError, match=r"only the run knows the size(?s:.*)fix: "):
         wrap(slopes)(tg.ones([2, 3]))
+
+
+def test_a_function_that_returns_a_sum_of_sizes_is_saved_inside_another_one(tmp_path):
+    @tg.function
+    def halved_behind(x):
+        count = tg.reduce_sum(tg.cast(x > 0.0, tg.int32))
+        return tg.concat([x[:count], x[count:] * 0.5], 0)
+
+    model = tg.Module()
+    model.f = tg.function(lambda x: halved_behind(x) * 3.0, [tg.TensorSpec([None])])
+    tg.saved_model.save(model, tmp_path / "model")
+    loaded = tg.saved_model.load(tmp_path / "model").f
+    x = tg.constant([1.0, -2.0, 3.0])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = loaded(x)
+    np.testing.assert_array_equal(y, [3.0, -6.0, 4.5])
+    np.testing.assert_array_equal(tape.gradient(y, x), [3.0, 3.0, 1.5])

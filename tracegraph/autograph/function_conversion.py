@@ -78,12 +78,17 @@ def converted(function: Any) -> Any:
 
 def why_not_converted(code: CodeType) -> str:
     """Why a user's function runs unconverted; empty if it is converted."""
-    found = _codes.get(id(code))
+    found = _codes.get(id(code), _SUSPENDED if _is_suspended(code) else None)
     return found if isinstance(found, str) else ""
 
 
 why_not_converted_hooks.append(why_not_converted)
-is_converted_hooks.append(lambda code: HOOKS in code.co_freevars)
+is_converted_hooks.append(lambda code: HOOKS in code.co_freevars and not _is_suspended(code))
+
+
+def _is_suspended(code: CodeType) -> bool:
+    """Whether it is a generator or a coroutine, which in converted code, too, stays as it is."""
+    return bool(code.co_flags & _SUSPENDS) and code.co_name != "<genexpr>"
 
 
 def _converted_function(function: FunctionType) -> FunctionType:
@@ -146,15 +151,16 @@ def is_left_alone(function: FunctionType) -> bool:
     tracegraph.
     """
     code = function.__code__
-    if HOOKS in code.co_freevars or _is_of_libraries(code.co_filename):
-        return True
-    if code.co_flags & _SUSPENDS:
-        if id(code) not in _codes:
-            _keep(_codes, code, "it is a generator or a coroutine: return a list, or a tensor")
-        return True
-    return _is_installed(code.co_filename) and not _uses_us(function.__globals__)
+    is_left = HOOKS in code.co_freevars or bool(code.co_flags & _SUSPENDS)
+    return is_left or is_library(code.co_filename, function.__globals__)
 
 
+def is_library(file: str, names: dict[str, Any]) -> bool:
+    """Whether a module, with its `names`, is of a library that knows nothing of tracegraph."""
+    return _is_of_libraries(file) or (_is_installed(file) and not _uses_us(names))
+
+
+_SUSPENDED = "it is a generator or a coroutine: return a list, or a tensor"
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 

@@ -20,10 +20,10 @@ from tracegraph.autograph import function_conversion, iteration
 from tracegraph.autograph.function_conversion import converted, directives, take_as_given
 from tracegraph.autograph.staging import (
     LoopOptions,
-    changes_kept,
     chosen,
     finally_,
     leave_iteration,
+    lists,
     names_and_attributes,
     negated,
     other_names,
@@ -37,6 +37,7 @@ from tracegraph.autograph.state_values import (
     Undefined,
     UndefinedReturnValue,
     UnfitState,
+    Unknown,
     has_type_of,
     in_graph,
     is_carried,
@@ -106,7 +107,7 @@ def while_stmt(
 ) -> None:
     """Runs the loop in Python until its test is a value of the graph, and stages it from there."""
     before = effects_so_far()
-    decides = test()
+    decides = _tested(test)
     done = 0  # iterations that Python ran
     for _ in _told(itertools.count(), WHILE):
         if _is_of_graph(decides):
@@ -117,7 +118,7 @@ def while_stmt(
         done += 1
         leave_iteration(get_state, set_state, opts["exits"])
         before = effects_so_far()
-        decides = test()
+        decides = _tested(test)
     most = opts.get("maximum_iterations")
     if most is not None and done:
         most = max(most - done, 0) if isinstance(most, int) else most - done
@@ -131,6 +132,18 @@ def while_stmt(
     if effects_so_far() != before:
         staged = _tested_once(predicate(decides), *staged)
     run_loop(*staged)
+
+
+def _tested(test: Callable[[], Any]) -> Any:
+    """What the test of a `while` gives. Raises SignatureError if it sets attributes, and the graph
+    decides."""
+    objects = opened("tracegraph.autograph.changes.objects")
+    with objects.objects_kept(test, (), is_loop=True) as attributes:
+        decides = test()
+    if _is_of_graph(decides):
+        what = "a method or a function called in the test of a `while` sets"
+        objects.refuse_set(attributes, what, "test it in the loop: while True: if not …: break")
+    return decides
 
 
 class _Extended:
@@ -179,7 +192,7 @@ def for_stmt(
     opts: dict[str, Any],
 ) -> None:
     steps = iteration.staged_steps(iterated)
-    _lists().check_advance(iterated)
+    lists().check_advance(iterated)
     if steps is not None:
         most, names = opts.get("maximum_iterations"), opts["read_after"]
         item = opts["iterate_names"]
@@ -319,7 +332,7 @@ def _operand(value: Any, right: Callable[[], Any], is_or: bool) -> Any:
         found = right()
         is_truth = type(found) is bool or (has_dtype(found) and as_tensor(found).dtype.is_bool)
         if is_list and not is_truth:
-            _lists().refuse_operand("or" if is_or else "and")
+            lists().refuse_operand("or" if is_or else "and")
         if not is_bool and has_type_of(value, found):
             lefts.append(lambda: value)
         elif (is_bool or not is_or) and _is_one_number(found):  # known where it decides
@@ -426,7 +439,7 @@ def if_exp(
 
 def _chosen(cond: Any, first: Callable[[], Any], second: Callable[[], Any], name: str) -> Any:
     def traced(part: Callable[[], Any]) -> tuple[tuple[Any], tuple[Any]]:
-        with names_and_attributes().names_kept(part, name), changes_kept(part, ()):
+        with names_and_attributes().names_kept(part, name), lists().changes_kept(part, ()):
             value = (part(),)
         return value, value
 
@@ -453,7 +466,7 @@ def _called(f: Any) -> Any:
         return _OF_TENSORS.get(f, f) if type(f) is type else f
     if type(f) is MethodType and type(f.__self__) is TensorList:
         if f.__name__ in ("append", "extend", "pop"):
-            _lists().refuse_change(f)
+            lists().refuse_change(f)
         return f
     inner = converted(f)
     if inner is f and _is_ours(f):
@@ -466,15 +479,10 @@ def _called(f: Any) -> Any:
     return inner
 
 
-def _lists() -> Any:
-    """The module about lists and iterators from outside, which few programs need."""
-    return opened("tracegraph.autograph.changes.lists")
-
-
 def _grow(method: Any, *args: Any) -> Any:
     """A call of a method that extends a list."""
     if any(map(in_graph, nest.flatten(args))):
-        _lists().refuse_change(method)
+        lists().check_growth(method)
     return method(*args)
 
 
@@ -507,7 +515,7 @@ def iterated(f: Any) -> Any:
 
     def made(*args: Any, **kwargs: Any) -> Any:
         for x in args:
-            _lists().check_advance(x)
+            lists().check_advance(x)
         steps = make(*args, **kwargs)
         return function(*args, **kwargs) if steps is None else steps
 
@@ -515,7 +523,7 @@ def iterated(f: Any) -> Any:
 
 
 def _next(iterated: Any, *default: Any) -> Any:
-    _lists().check_advance(iterated)
+    lists().check_advance(iterated)
     return next(iterated, *default)
 
 
@@ -626,11 +634,11 @@ function_conversion.hooks.cell_contents = SimpleNamespace(
     assert_stmt=assert_stmt,
     attribute_state=lambda owner, name: names_and_attributes().state_of(owner, name),
     autograph_artifact=autograph_artifact,
-    list_add=lambda *args, **options: _lists().list_add(*args, **options),
-    list_append=lambda *args, **options: _lists().list_append(*args, **options),
-    list_extend=lambda *args, **options: _lists().list_extend(*args, **options),
-    list_repeat=lambda *args, **options: _lists().list_repeat(*args, **options),
-    list_insert=lambda *args, **options: _lists().list_insert(*args, **options),
+    list_add=lambda *args, **options: lists().list_add(*args, **options),
+    list_append=lambda *args, **options: lists().list_append(*args, **options),
+    list_extend=lambda *args, **options: lists().list_extend(*args, **options),
+    list_repeat=lambda *args, **options: lists().list_repeat(*args, **options),
+    list_insert=lambda *args, **options: lists().list_insert(*args, **options),
     called=called,
     changed=lambda: other_names().carry_over() if has_joined() else None,
     check_left_out=check_left_out,
@@ -640,7 +648,7 @@ function_conversion.hooks.cell_contents = SimpleNamespace(
     if_stmt=if_stmt,
     in_=in_,
     is_=is_,
-    is_undefined=is_undefined,
+    is_undefined=lambda x: is_undefined(x) and not isinstance(x, Unknown),
     item_state=lambda *args: opened("tracegraph.autograph.changes.setters").item_of(*args),
     iterated=iterated,
     ld=read,

@@ -9,7 +9,7 @@ import dis
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from tracegraph.autograph.state_values import (
     Undefined,
     UndefinedReturnValue,
     UnfitState,
+    Unknown,
     after_iteration,
     as_type,
     before_statement,
@@ -71,6 +72,7 @@ from tracegraph.tensor_arrays.tensor_array import TensorArray, TensorList
 from tracegraph.tracing.trace import Trace, current_trace, notes_what_leaves
 
 if TYPE_CHECKING:
+    from tracegraph.autograph.changes.lists import Entered
     from tracegraph.autograph.late_values import LateValue
 
 Values = tuple[Any, ...]
@@ -346,6 +348,8 @@ def _join_undefined(one: Any, other: Any, place: StatePlace, flags: frozenset[st
         depth = thread.finally_depth
         own = None if is_return else SetUnlessLeft(place.name, None, flags, depth, fact)
         return _Joined(structure, filled, conditional=own)
+    if unknown := next((x for x in (one, other) if isinstance(x, Unknown)), None):
+        return _Joined(None, (), unknown)
     missing = "main" if is_undefined(one) else "else"
     fix = f"{place.label} must also be set in the {missing} branch"
     return _Joined(None, (), Undefined(place.name, fact, fix))
@@ -376,9 +380,9 @@ def run_choice(
     def branch(run: Callable[[], None], is_first: bool) -> Traceable:
         def traced() -> tuple[Values, Values]:
             set_state(before)
-            with changes_kept(run, flags), _objects_kept(run, names, is_loop=False):
+            with _objects_kept(run, names, False) as set_, lists().changes_kept(run, flags):
                 run()
-            if changed := containers.changed((*held, *named), names):
+            if changed := [*containers.changed((*held, *named), names), *set_]:
                 raise containers.ContainersChanged(changed)
             after = get_state()
             values = tuple(map(containers.as_it_is, after))
@@ -398,10 +402,10 @@ def run_choice(
             x.put_back()
         set_state(before)
         if advanced != thread.advanced:  # what is traced again would take further items
-            opened("tracegraph.autograph.changes.lists").refuse_advance("a branch")
+            lists().refuse_advance("a branch")
         get_state, set_state, more = containers.with_items(change.held, get_state, set_state)
         unread = (*unread, *(x for x, own in zip(more, change.held) if own.is_named))
-        names, carried = (*names, *more), (*carried, *change.held)
+        names, carried = (*names, *more), (*carried, *containers.only(change.held))
         run_choice(pred, body, orelse, get_state, set_state, names, flags, shared, carried, unread)
         return
     except BaseException as error:
@@ -436,17 +440,6 @@ def _note_raise(error: BaseException) -> None:
 
 class _Again(StatesChanged):
     """The state of a loop has other types than those it was traced with."""
-
-
-class ListGrows(Exception):
-    """Code appends to a list that a loop carries."""
-
-    def __init__(self, items: list[Any], type: TensorType) -> None:
-        self.items, self.type, self._source = items, type, here()
-
-    def refuse(self) -> None:
-        """Raises SignatureError."""
-        opened("tracegraph.autograph.changes.lists").refuse(self.items.append, True, self._source)
 
 
 @dataclasses.dataclass
@@ -677,10 +670,13 @@ class _StagedLoop:
         other_names().begin_step(values, self._before, held, self._shared)
         held += other_names().held_beside((*held, *named, *self._carried_items))
         try:
-            with changes_kept(user_body), _objects_kept(user_body, names, is_loop=True):
+            with (
+                _objects_kept(user_body, names, is_loop=True) as set_,
+                lists().changes_kept(user_body),
+            ):
                 body()
             self._added_keys.check(held, names)
-            if changed := self._containers.changed(held, names):
+            if changed := [*self._containers.changed(held, names), *set_]:
                 self._carry_items(changed)
             ended, shared = self._get_state(), self._shared
             self._shared = shared | other_names().shared_after(ended)
@@ -689,16 +685,17 @@ class _StagedLoop:
                 raise _Again
             if self._added_keys.are_new(held, self._get_state, self._set_state, values):
                 raise _Again
-        except ListGrows as growth:
+        except lists().ListGrows as growth:
+            self._containers.put_all_back((*held, *named))
             for number, value in enumerate(values):
                 if value is growth.items:
                     before = self._before[number]
-                    if is_in_loop(before):  # the outermost loop carries it
+                    if lists().is_in_loop(before):  # the outermost loop carries it
                         growth.items = before
                         raise
                     self._growing[number] = growth.type.dtype, shape_of(growth.type.shape)
                     raise _Again from None
-            if not is_in_loop(growth.items):
+            if not lists().is_in_loop(growth.items):
                 growth.refuse()
             raise
 
@@ -711,11 +708,11 @@ class _StagedLoop:
             held, self._get_state, self._set_state
         )
         self._names = (*self._names, *more)
-        self._carried_items += held
+        self._carried_items += self._containers.only(held)
         added = self._get_state()[len(self._before) :]
         self._before = (*self._before, *added)
         self._conditional += [None] * len(added)
-        self.own += [_LoopName.before(value) for value in added]
+        self.own += [_LoopName.before(x.begun(value)) for x, value in zip(held, added)]
         raise _Again
 
     def set_state(self, tensors: Sequence[Tensor]) -> None:
@@ -825,6 +822,10 @@ class _StagedLoop:
             if own.structure is None:
                 is_new |= self._define(number, value)
                 continue
+            if isinstance(value, Unknown):
+                is_new, self.own[number] = True, _LoopName(None, [], value)
+                own.value(rest)  # passes over its tensors
+                continue
             if is_undefined(value):
                 place.refuse(SignatureError, own.value(rest), value, "set it in every iteration")
             leaves, structure = with_whole_arrays(value)
@@ -845,6 +846,8 @@ class _StagedLoop:
 
     def _define(self, number: int, value: Any) -> bool:
         """Gives a name without a value before the loop the types that it gets in the loop."""
+        if self.own[number].undefined.is_left_out(value):
+            return False
         if is_undefined(value):
             if value.fact:
                 fix = f"give {value.name!r} a value before the loop"
@@ -873,6 +876,11 @@ _GROWS = (
 
 def _next_leaf(leaf: _LoopLeaf, new: Any, old: Tensor | None, place: StatePlace) -> bool:
     """Checks a leaf after an iteration; returns whether its type requires another trace."""
+    if isinstance(leaf.initial, Unknown):
+        return False
+    if isinstance(new, Unknown):  # no step may read it, and nothing after the loop
+        leaf.initial, leaf.type = new, None
+        return True
     if leaf.type is None:
         if is_same(leaf.initial, new):
             return False
@@ -1015,24 +1023,15 @@ def read(value: Any) -> Any:
     return value
 
 
-# Lists and iterators that must not change.
-
-
-class _Entered(NamedTuple):
-    """A branch or body that is being traced."""
-
-    #: The lists and iterators from outside, by their identities.
-    held: dict[int, Any]
-    #: "a loop" or "a branch"; empty if it only guards code that follows a `break` or `return`:
-    #: Python would come there in each of the same iterations before that.
-    kind: str
+# Objects and containers.
 
 
 class _OfThread(threading.local):
     def __init__(self) -> None:
         #: How many `finally` blocks are being traced.
         self.finally_depth = 0
-        self.entered: list[_Entered] = []
+        #: The branches and bodies that are being traced.
+        self.entered: list[Entered] = []
         #: How often code that is guarded has advanced an iterator.
         self.advanced = 0
 
@@ -1040,34 +1039,15 @@ class _OfThread(threading.local):
 thread = _OfThread()
 
 
-@contextlib.contextmanager
-def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None]:
-    """A context in which the lists that a body has from outside must not change, nor dicts and
-    sets get its tensors as keys, nor iterators be advanced. A branch has `flags`."""
-    is_guard = any(not name.startswith(f"{HOOKS}continue_") for name in flags or ())
-    kind = "a loop" if flags is None else "" if is_guard else "a branch"
-    containers = opened("tracegraph.autograph.changes.containers")
-    held = [*containers.reached_directly(body)]
-    counts = [(x, len(x)) for x in held if isinstance(x, (dict, set))]
-    kept = {id(x): x for x in held if type(x) in (list, TensorList)}
-    kept |= {id(x): x for x in containers.inside(body)}
-    lengths = [(x, len(x)) for x in kept.values() if type(x) is list]
-    other_names().settle()
-    thread.entered.append(_Entered(kept, kind))
-    try:
-        yield
-        opened("tracegraph.autograph.changes.lists").check_lengths(lengths, kind or "a branch")
-        for table, count in counts:
-            containers.check_keys(table, count, kind)
-    finally:
-        thread.entered.pop()
+def lists() -> Any:
+    return opened("tracegraph.autograph.changes.lists")
 
 
 def _objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Any:
-    """A context that warns if functions from elsewhere change objects that a body has from
-    outside."""
+    """A context that gives what functions from elsewhere set in objects that a body has from
+    outside, and warns of what is no state."""
     names = (*names, *names_and_attributes().names_stored(body, names))
-    return opened("tracegraph.control_flow.set_while_tracing").objects_kept(body, names, is_loop)
+    return opened("tracegraph.autograph.changes.objects").objects_kept(body, names, is_loop)
 
 
 def other_names() -> Any:
@@ -1078,8 +1058,3 @@ def other_names() -> Any:
 def names_and_attributes() -> Any:
     """The module about what code sets, which few programs need."""
     return opened("tracegraph.autograph.changes.names")
-
-
-def is_in_loop(items: Any) -> bool:
-    """Whether a loop of the graph, whose body is being traced, has a list from outside."""
-    return any(x.kind == "a loop" and id(items) in x.held for x in thread.entered)

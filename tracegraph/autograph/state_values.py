@@ -55,6 +55,17 @@ class Undefined:
             "every branch is traced",
         )
 
+    def is_left_out(self, value: Any) -> bool:
+        """Whether a loop does not carry the name, which has this value after a step."""
+        return False
+
+
+class Unknown(Undefined):
+    """An item or an attribute that a graph cannot tell; it stands there and refuses to be read."""
+
+    def is_left_out(self, value: Any) -> bool:
+        return True
+
 
 class UnfitState(ShapeError):
     """A ShapeError because two values of a statement's state have different shapes."""

@@ -12,6 +12,7 @@ import contextlib
 import copy
 import dis
 import functools
+import inspect
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,6 +35,7 @@ from tracegraph.eager.tensor_methods import is_symbolic
 from tracegraph.errors import message, warn
 from tracegraph.ir.tensor import Tensor
 from tracegraph.state.user_names import names_in_code
+from tracegraph.tracing.trace import variables_created
 
 #: By the public function: when a user expects its function to run, and what to do instead.
 _FORMS = {
@@ -80,15 +82,39 @@ def _tell(form: str, path: str) -> None:
 
 
 @contextlib.contextmanager
-def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[None]:
-    """A context that warns if methods and functions from elsewhere change numbers, flags and
-    tensors in objects that a body has from outside, or names around them, or if anything changes an
+def objects_kept(
+    body: Any, names: Sequence[str], is_loop: bool, is_users: Callable[[type], bool]
+) -> Iterator[list[Setting]]:
+    """A context that gives, when it ends, what methods and functions from elsewhere have changed
+    in objects that a body has from outside, if a graph can carry it and the class `is_users`. It
+    warns if they change other numbers and flags, or names around them, or if anything changes an
     array of NumPy or of Python in place. The statement's own `names` are its state."""
-    before = {x.path: x for x in (*_attributes_reached(body), *_set_by_functions(body))}
+    found: list[Setting] = []
+    reached = (*_attributes_reached(body), *_set_by_functions(body))
+    before = {(x.path, id(x.holder)): x for x in reached if not x.is_state_of(names)}
+    count = variables_created()
     arrays = [(path, x, copy.copy(x)) for path, x in _arrays_reached(body)]
     lists = [(path, x, len(x)) for path, x in _reached(body) if type(x) is list]
-    yield
-    for setting in _changed(x for x in before.values() if not x.is_state_of(names)):
+
+    def changed() -> list[Setting]:
+        added = (x for x in _added([*before.values()]) if not x.is_state_of(names))
+        settings = [*_changed((*before.values(), *added))]
+        # Flags say that Variables are created; the function is traced again then.
+        has_created = variables_created() > count
+        return [x for x in settings if not (has_created and type(x.value) in _PLAIN)]
+
+    try:
+        yield found
+    except BaseException:
+        for x in changed():
+            if x.is_carried(is_users):
+                x.put_back()
+        raise
+    settings = changed()
+    found += [x for x in settings if x.is_carried(is_users)]
+    if found:  # the body is traced again
+        return
+    for setting in settings:
         old, new = setting.old, setting.value
         is_plain = type(new) in _PLAIN
         change = f"changed from {old!r} to {new!r}" if is_plain else "became another tensor"
@@ -98,9 +124,9 @@ def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[Non
         if path not in names and _bytes_of(numbers) != _bytes_of(old):
             what = "what is put into an array is put there"
             _tell_of_change(path, "changed", what, is_loop)
-    for path, items, count in lists:
-        if any(type(x) in _NUMBERS for x in items[count:]):
-            change = f"grew from {count} to {len(items)} items"
+    for path, items, length in lists:
+        if any(type(x) in _NUMBERS for x in items[length:]):
+            change = f"grew from {length} to {len(items)} items"
             _tell_of_change(path, change, "what is added to a list is added", is_loop)
 
 
@@ -127,7 +153,7 @@ def changed_by(path: str, value: Any, act: Callable[[], None]) -> list[str]:
     return [x.path for x in changed]
 
 
-class _Setting(NamedTuple):
+class Setting(NamedTuple):
     """A name, an attribute or an item, with its value before the trace."""
 
     path: str
@@ -135,26 +161,51 @@ class _Setting(NamedTuple):
     holder: Any
     key: Any
     old: Any
-    #: Whether it is an attribute that a statement reaches: its flags count too.
-    is_attribute: bool = False
+    #: The class of the object that a statement reaches, if it is an attribute.
+    owner: type | None = None
+
+    @property
+    def is_attribute(self) -> bool:
+        return self.owner is not None
 
     @property
     def value(self) -> Any:
+        found = self._found
+        return self.old if found is _MISSING else found
+
+    @property
+    def is_there(self) -> bool:
+        return self._found is not _MISSING
+
+    @property
+    def _found(self) -> Any:
         try:
             if isinstance(self.holder, CellType):
                 return self.holder.cell_contents
             is_table = isinstance(self.holder, (*_TABLES, MappingProxyType))
             return self.holder[self.key] if is_table else getattr(self.holder, self.key)
         except (ValueError, LookupError, AttributeError):  # deleted
-            return self.old
+            return _MISSING
 
-    def put_back(self) -> None:
+    def put(self, value: Any) -> None:
         # Classes of the user may set items in a way of their own.
         kinds: list[Any] = [kind for kind in (dict, list, deque) if isinstance(self.holder, kind)]
         if kinds:
-            kinds[0].__setitem__(self.holder, self.key, self.old)
+            kinds[0].__setitem__(self.holder, self.key, value)
         else:
-            object.__setattr__(self.holder, self.key, self.old)
+            object.__setattr__(self.holder, self.key, value)
+
+    def remove(self) -> None:
+        if isinstance(self.holder, dict):
+            del self.holder[self.key]
+        else:
+            object.__delattr__(self.holder, self.key)
+
+    def put_back(self) -> None:
+        if self.old is not _MISSING:
+            self.put(self.old)
+        elif self.is_there:
+            self.remove()
 
     def is_state_of(self, names: Sequence[str]) -> bool:
         """Whether a statement carries it by its `names`, or with the dataclass that it is in."""
@@ -163,19 +214,35 @@ class _Setting(NamedTuple):
         return self.path in names or is_in_structure
 
     @property
+    def has_value(self) -> bool:
+        """Whether it was something before that can be used."""
+        if self.old is None or self.old is _MISSING:
+            return False
+        return type(self.old) is not Tensor or _is_in_scope(self.old)
+
+    def is_carried(self, is_users: Callable[[type], bool]) -> bool:
+        """Whether a graph can carry it, where it was changed."""
+        is_of_class = isinstance(self.holder, MappingProxyType) or isinstance(self.value, str)
+        return self.owner is not None and not is_of_class and is_users(self.owner)
+
+    @property
     def is_changed(self) -> bool:
         new, old = self.value, self.old
         if new is old:
             return False
         if any(isinstance(x, Tensor) and is_symbolic(x) for x in nest.flatten(new)):
             return True
+        if self.is_attribute and _is_nest_of_numbers(new) and _is_nest_of_numbers(old):
+            return repr(new) != repr(old)
+        if self.is_attribute and type(old) is Tensor:
+            return new is None or type(new) in (*_NUMBERS, bool, complex, Tensor)
         is_name = isinstance(self.holder, CellType) or _is_module(self.holder)
         kinds = _PLAIN if is_name or self.is_attribute else _NUMBERS
         alike = type(new) is type(old) or is_name
         return type(new) in kinds and type(old) in kinds and alike and new != old
 
 
-def _changed(settings: Iterable[_Setting]) -> Iterator[_Setting]:
+def _changed(settings: Iterable[Setting]) -> Iterator[Setting]:
     """Those that were changed, each item once: the end of a list is also one of its places."""
     places: set[tuple[int, Any]] = set()
     for x in settings:
@@ -187,6 +254,13 @@ def _changed(settings: Iterable[_Setting]) -> Iterator[_Setting]:
                 yield x
 
 
+def _is_nest_of_numbers(value: Any) -> bool:
+    is_nest = isinstance(value, (list, tuple, dict))
+    return is_nest and all(type(x) in _NUMBERS for x in nest.flatten(value))
+
+
+#: The value of an attribute that is not there.
+_MISSING = object()
 _NUMBERS = (int, float)
 _TABLES = (dict, list, tuple, deque)
 #: The values of names that code may decide by.
@@ -197,7 +271,7 @@ def _is_module(holder: Any) -> bool:
     return isinstance(holder, dict) and "__builtins__" in holder
 
 
-def _settings_of(function: Any, seen: set[int]) -> Iterator[_Setting]:
+def _settings_of(function: Any, seen: set[int]) -> Iterator[Setting]:
     """What a function, and the user's functions that it reaches, may set outside of itself."""
     if isinstance(function, functools.partial):
         for place, x in enumerate((*function.args, *function.keywords.values())):
@@ -221,7 +295,7 @@ def _settings_of(function: Any, seen: set[int]) -> Iterator[_Setting]:
     held += [(name, known, known[name]) for name in names_in_code(code) if name in known]
     for name, holder, value in held:
         if not isinstance(value, _CODE) and not name.startswith(HOOKS):
-            yield _Setting(name, holder, name, value)
+            yield Setting(name, holder, name, value)
         yield from _settings_in(name, value, 2, seen)
 
 
@@ -232,7 +306,7 @@ def _content(cell: CellType) -> Any:
         return None
 
 
-def _settings_in(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[_Setting]:
+def _settings_in(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[Setting]:
     """What a function may set in a value that it has from outside."""
     if isinstance(value, (FunctionType, MethodType, functools.partial)):
         yield from _settings_of(value, seen)
@@ -240,7 +314,7 @@ def _settings_in(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[
     for inner, holder, key, x in _parts(path, value) if depth else ():
         if type(x) in _NUMBERS or (type(x) is Tensor and _is_in_scope(x)):
             if not isinstance(holder, tuple):
-                yield _Setting(inner, holder, key, x)
+                yield Setting(inner, holder, key, x)
         else:
             yield from _settings_in(inner, x, depth - 1, seen)
 
@@ -277,15 +351,16 @@ def _is_object(value: Any) -> bool:
 _CODE = (type, FunctionType, MethodType, ModuleType)
 
 
-def _attributes_reached(body: Any) -> Iterator[_Setting]:
+def _attributes_reached(body: Any) -> Iterator[Setting]:
     """The numbers, flags and tensors in the objects that the body of a statement has from
     outside, or by names of its module, and in their classes."""
     code, known = getattr(body, "__code__", None), getattr(body, "__globals__", {})
     names = () if code is None else dict.fromkeys(names_in_code(code))
     of_module = ((name, known[name]) for name in names if name in known)
+    seen = dict[int, int]()
     for name, value in (*_held_by(body), *of_module):
         if not name.startswith(HOOKS):
-            yield from _attributes_in(name, value, 2)
+            yield from _attributes_in(name, value, _DEEPEST, seen)
 
 
 def _held_by(body: Any) -> Iterator[tuple[str, Any]]:
@@ -294,6 +369,8 @@ def _held_by(body: Any) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(names, getattr(body, "__closure__", None) or (), strict=True):
         value = _content(cell)
         yield name, value
+        if is_ours(body.__code__.co_filename) and isinstance(value, FunctionType):
+            yield from _held_by(value)  # a part of an expression, for a hook
         while isinstance(value, functools.partial):
             yield from ((name, x) for x in (*value.args, *value.keywords.values()))
             value = value.func
@@ -303,57 +380,80 @@ def _held_by(body: Any) -> Iterator[tuple[str, Any]]:
             yield name, value.__func__
 
 
-def _attributes_in(path: str, value: Any, depth: int) -> Iterator[_Setting]:
+def _attributes_in(path: str, value: Any, depth: int, seen: dict[int, int]) -> Iterator[Setting]:
     """What a value has; of a table only what the objects in it have, since its items are looked at
-    as such."""
-    if not depth or isinstance(value, _CODE):
+    as such. `seen` is how deep each object was looked at."""
+    if not depth or isinstance(value, _CODE) or seen.get(id(value), 0) >= depth:
         return
     if isinstance(value, _TABLES) and not _is_object(value):
         for inner, _, _, x in _parts(path, value):
             if not isinstance(x, (*_TABLES, *_ATTRIBUTES, Tensor)):
-                yield from _attributes_in(inner, x, depth)
+                yield from _attributes_in(inner, x, depth, seen)
         return
+    seen[id(value)] = depth
     own = type(value)
     if own.__module__ != "builtins" and not is_of_us(own):
         yield from _numbers_of_class(own)
     for inner, holder, key, x in _parts(path, value):
-        if type(x) in _ATTRIBUTES or (type(x) is Tensor and _is_in_scope(x)):
-            if key != "built":  # as a layer notes that it has created its Variables
-                yield _Setting(inner, holder, key, x, is_attribute=True)
-        else:
-            yield from _attributes_in(inner, x, depth - 1)
+        if key != "built":  # as a layer notes that it has created its Variables
+            yield Setting(inner, holder, key, x, own)
+        if not isinstance(x, (*_ATTRIBUTES, Tensor)):
+            yield from _attributes_in(inner, x, depth - 1, seen)
 
 
+#: How deep objects in objects are looked at.
+_DEEPEST = 4
 _ATTRIBUTES = (bool, int, float, str)
 
 
-def _numbers_of_class(own: type) -> Iterator[_Setting]:
+def _added(known: Sequence[Setting]) -> Iterator[Setting]:
+    """The attributes that objects have got besides those that are known."""
+    places = {(id(x.holder), x.key) for x in known}
+    holders = {id(x.holder): x for x in known if x.is_attribute and type(x.holder) is dict}
+    for one in holders.values():
+        owner = one.path.removesuffix(f".{one.key}")
+        for key in [*one.holder]:
+            if (id(one.holder), key) not in places and key != "built":
+                yield Setting(f"{owner}.{key}", one.holder, key, _MISSING, one.owner)
+
+
+def _numbers_of_class(own: type) -> Iterator[Setting]:
     held = vars(own)
     for name, x in [*held.items()]:
         if type(x) in _NUMBERS and not name.startswith("__"):
-            yield _Setting(f"{own.__qualname__.rpartition('.')[2]}.{name}", held, name, x)
+            yield Setting(f"{own.__qualname__.rpartition('.')[2]}.{name}", held, name, x)
 
 
-def _set_by_functions(body: Any) -> Iterator[_Setting]:
-    """The names that functions from elsewhere set around them, the numbers and tensors in what
-    they have by names of their module, and numbers of classes, which a body can reach."""
-    code, seen = getattr(body, "__code__", None), set[int]()
+def _set_by_functions(body: Any) -> Iterator[Setting]:
+    """The names that functions from elsewhere set around them, the attributes of what they have
+    from outside, and numbers of classes, which a body can reach."""
+    code, seen = getattr(body, "__code__", None), dict[int, int]()
     if code is None:
         return
-    known = body.__globals__
-    found = (known.get(name) for name in _names_used(code)[0])
+    known, names = body.__globals__, _names_used(code)[0]
+    found = (known.get(name) for name in names)
     for value in (*found, *(x for _, x in _held_by(body))):
         if isinstance(value, FunctionType):
             yield from _set_by_function(value, seen)
-        elif isinstance(value, type) and not is_of_us(value) and value.__module__ != "builtins":
+        for method in _methods_of(value, names):
+            yield from _set_by_function(method, seen)
+        if isinstance(value, type) and not is_of_us(value) and value.__module__ != "builtins":
             yield from _numbers_of_class(value)
 
 
-def _set_by_function(function: FunctionType, seen: set[int]) -> Iterator[_Setting]:
+def _methods_of(value: Any, names: Iterable[str]) -> Iterator[FunctionType]:
+    """The methods of an object of the user's that code calls that uses these names."""
+    kind = type(value)
+    if kind.__module__ != "builtins" and not is_of_us(kind):
+        found = (inspect.getattr_static(kind, name, None) for name in ("__call__", *names))
+        yield from (x for x in found if isinstance(x, FunctionType))
+
+
+def _set_by_function(function: FunctionType, seen: dict[int, int]) -> Iterator[Setting]:
     code = function.__code__
     if id(code) in seen or is_ours(code.co_filename) or len(seen) > _MOST_ITEMS:
         return
-    seen.add(id(code))
+    seen[id(code)] = 1
     names, stored = _names_used(code)
     known = function.__globals__
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
@@ -364,9 +464,8 @@ def _set_by_function(function: FunctionType, seen: set[int]) -> Iterator[_Settin
             yield from _set_by_function(value, seen)
         elif not name.startswith(HOOKS) and not isinstance(value, _CODE):
             if name in stored:
-                yield _Setting(name, holder, name, value)
-            if holder is known:
-                yield from _settings_in(name, value, 2, seen)
+                yield Setting(name, holder, name, value)
+            yield from _attributes_in(name, value, _DEEPEST, seen)
 
 
 @functools.lru_cache(maxsize=1024)

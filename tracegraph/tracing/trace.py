@@ -606,6 +606,12 @@ def current_trace() -> Trace | None:
     return builder if isinstance(builder, Trace) else None
 
 
+def variables_created() -> int:
+    """How many Variables the function that is being traced has created."""
+    trace = current_trace()
+    return 0 if trace is None else len(trace.created)
+
+
 def has_joined() -> bool:
     """Whether a choice in the function that is being traced made a container of Python's."""
     trace = current_trace()

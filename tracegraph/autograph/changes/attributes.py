@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterator, MutableMapping
-from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import FunctionType, MemberDescriptorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 from weakref import WeakValueDictionary
 
+from tracegraph.autograph.function_conversion import is_library
 from tracegraph.core.source import is_of_us
 
 _NO_OBJECTS = (type, FunctionType, MethodType, ModuleType)
@@ -17,12 +19,24 @@ def attributes_of(value: Any) -> dict[str, Any] | None:
     """The attributes of an object of the user's; None for any other value. The table of an object
     is the same one as long as it is in use."""
     kind = type(value)
-    if isinstance(value, _NO_OBJECTS) or is_of_us(kind):
+    if isinstance(value, _NO_OBJECTS) or not is_users(kind):
         return None
     if _slots_of(kind):
         found = _tables.get(id(value))
         return _tables.setdefault(id(value), SlotTable(value)) if found is None else found
     return vars(value) if hasattr(value, "__dict__") else None
+
+
+@functools.lru_cache(maxsize=1024)
+def is_users(kind: type) -> bool:
+    """Whether a class is the user's: not one of a library, whose own code counts on Python's values
+    in its objects."""
+    module = sys.modules.get(kind.__module__)
+    if module is None or is_of_us(kind):
+        return module is None
+    return kind is SimpleNamespace or not is_library(
+        getattr(module, "__file__", None) or "", vars(module)
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -68,4 +82,4 @@ class SlotTable(_METHODS, dict[str, Any]):
 #: The tables in use, by the identities of their objects, which they keep alive.
 _tables = WeakValueDictionary[int, SlotTable]()
 
-__all__ = ["SlotTable", "attributes_of"]
+__all__ = ["SlotTable", "attributes_of", "is_users"]

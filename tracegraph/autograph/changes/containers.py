@@ -14,8 +14,9 @@ import operator
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import FunctionType
-from typing import Any, NamedTuple, NoReturn
+from functools import partial
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tracegraph import nest
 from tracegraph.autograph.changes.attributes import attributes_of
@@ -23,6 +24,7 @@ from tracegraph.autograph.state_values import (
     CARRIED,
     ITEMS_OF,
     Undefined,
+    Unknown,
     content,
     in_graph,
     is_carried,
@@ -34,8 +36,12 @@ from tracegraph.core.source import HOOKS, here, is_ours
 from tracegraph.errors import SignatureError, fail, kind_of, message, shown, warn
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
+from tracegraph.state.user_names import names_in_code
 from tracegraph.tensor_arrays.array_states import with_whole_arrays
 from tracegraph.tensor_arrays.tensor_array import TensorArray, TensorList
+
+if TYPE_CHECKING:
+    from tracegraph.autograph.changes.objects import SetElsewhere
 
 #: A graph does not carry the items of larger tables.
 _MOST_ITEMS = 1000
@@ -119,6 +125,22 @@ class Held(NamedTuple):
             x.put_back()
         put(self.container, self.items)
 
+    @property
+    def name(self) -> str:
+        """That of its items as state."""
+        return f"{ITEMS_OF}{self.path}"
+
+    @property
+    def state(self) -> Any:
+        return _copied(self.container, _DEEPEST)
+
+    def set_state(self, items: Any) -> None:
+        put(self.container, items if _is_container(items) else filled(self.items, items))
+
+    def begun(self, items: Any) -> Any:
+        """What the steps of a loop begin with, which has these items before the loop."""
+        return items
+
 
 class Added(NamedTuple):
     """A key that is new in a dict, with its value, or an item that is new in a set."""
@@ -146,16 +168,27 @@ class Added(NamedTuple):
 
 
 class ContainersChanged(Exception):
-    """A branch changed these in place."""
+    """A branch changed these in place, or set these attributes."""
 
-    def __init__(self, held: Sequence[Held]) -> None:
+    def __init__(self, held: Sequence[Held | SetElsewhere]) -> None:
         self.held = held
+
+
+def put_all_back(held: Sequence[Held]) -> None:
+    for x in held:
+        if x.is_changed(()):
+            x.put_back()
+
+
+def only(held: Sequence[Held | SetElsewhere]) -> list[Held]:
+    """The containers among what was changed."""
+    return [x for x in held if isinstance(x, Held)]
 
 
 def held_by(bodies: Sequence[Any], names: Sequence[str], state: Sequence[Held]) -> list[Held]:
     """The containers that the bodies of a statement have from outside, apart from those that are
     state as a whole, by their names or as `state`."""
-    reached = (pair for body in bodies for pair in _reached(body, names, set()))
+    reached = (pair for body in bodies for pair in _reached(body, names, {}))
     kept = ((path, x) for path, x in reached if not isinstance(x, Iterator))
     found = {id(x): (path, x) for own in kept for path, x in (own, *_sets_in(*own, _DEEPEST))}
     for known in state:
@@ -219,7 +252,7 @@ def _sets_in(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
 
 def inside(body: Any) -> Iterator[Any]:
     """The lists in containers, and the iterators, that a body has from outside."""
-    for _, x in _reached(body, (), set()):
+    for _, x in _reached(body, (), {}):
         yield from _inside(x, _DEEPEST)
 
 
@@ -413,7 +446,7 @@ class LeftContainers:
             fact = f"{inner} is changed in place by the loop at {here()}, which gives {name!r} "
             fact += "another value: that also changes what other names of the first value hold"
             fix = "give the other name a copy before the loop, or let the loop not set the name"
-            first[key] = Undefined(inner, fact, fix)
+            first[key] = Unknown(inner, fact, fix)
             yield inner
 
     def put_back(self) -> None:
@@ -519,21 +552,23 @@ def check_keys(table: dict[Any, Any] | set[Any], count: int, kind: str) -> None:
 
 
 def with_items(
-    held: Sequence[Held], get_state: Callable[[], Any], set_state: Callable[[Any], None]
+    held: Sequence[Held | SetElsewhere],
+    get_state: Callable[[], Any],
+    set_state: Callable[[Any], None],
 ) -> tuple[Callable[[], tuple[Any, ...]], Callable[[tuple[Any, ...]], None], list[str]]:
-    """How to read and set the state of a statement together with what is in containers, and the
-    names of that."""
+    """How to read and set the state of a statement together with what is in containers and
+    attributes, and the names of that."""
 
     def get() -> tuple[Any, ...]:
-        return (*get_state(), *(_copied(x.container, _DEEPEST) for x in held))
+        return (*get_state(), *(x.state for x in held))
 
     def set(values: tuple[Any, ...]) -> None:
         count = len(values) - len(held)
         set_state(values[:count])
-        for x, items in zip(held, values[count:], strict=True):
-            put(x.container, items if _is_container(items) else filled(x.items, items))
+        for x, state in zip(held, values[count:], strict=True):
+            x.set_state(state)
 
-    return get, set, [f"{ITEMS_OF}{x.path}" for x in held]
+    return get, set, [x.name for x in held]
 
 
 def filled(items: Any, value: Any) -> Any:
@@ -541,35 +576,61 @@ def filled(items: Any, value: Any) -> Any:
     return dict.fromkeys(items, value) if isinstance(items, dict) else [value] * len(items)
 
 
-def _reached(body: Any, names: Sequence[str], seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """The containers and iterators that a body has from outside, with their paths."""
+def _reached(body: Any, names: Sequence[str], seen: dict[int, int]) -> Iterator[tuple[str, Any]]:
+    """The containers and iterators that a body has from outside, also by names of its module, with
+    their paths. `seen` is how deep each object was looked at."""
     code = getattr(body, "__code__", None)
-    if code is None or id(code) in seen:
+    if code is None or id(code) in seen or len(seen) > _MOST_SEEN:
         return
-    seen.add(id(code))
-    for name, cell in zip(code.co_freevars, body.__closure__ or (), strict=True):
-        if name in names or name.startswith(HOOKS):
-            continue
-        value = content(cell)
-        if isinstance(value, FunctionType) and not is_ours(value.__code__.co_filename):
-            yield from _reached(value, names, seen)
-            defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-            for x in defaults:
-                yield from _reached_in(f"a default of {name}", x, names, 2)
-        else:
-            yield from _reached_in(name, value, names, 2)
+    seen[id(code)] = 1
+    known = body.__globals__
+    of_module = {name: known[name] for name in names_in_code(code) if name in known}
+    cells = zip(code.co_freevars, body.__closure__ or (), strict=True)
+    held = {name: x for name, x in of_module.items() if not _is_data(x)}
+    held |= {name: content(cell) for name, cell in cells}
+    for name, value in held.items():
+        if name not in names and not name.startswith(HOOKS):
+            yield from _reached_by(name, value, names, seen)
+
+
+def _reached_by(
+    name: str, value: Any, names: Sequence[str], seen: dict[int, int]
+) -> Iterator[tuple[str, Any]]:
+    while isinstance(value, partial):
+        for x in (*value.args, *value.keywords.values()):
+            yield from _reached_in(name, x, names, _DEEPEST, seen)
+        value = value.func
+    if isinstance(value, MethodType):
+        yield from _reached_in("self", value.__self__, names, _DEEPEST, seen)
+        value = value.__func__
+    if isinstance(value, FunctionType) and not is_ours(value.__code__.co_filename):
+        yield from _reached(value, names, seen)
+        for x in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
+            yield from _reached_in(f"a default of {name}", x, names, _DEEPEST, seen)
+    else:
+        yield from _reached_in(name, value, names, _DEEPEST, seen)
+
+
+#: How many functions that call each other, and objects, are searched.
+_MOST_SEEN = 1000
+
+
+def _is_data(value: Any) -> bool:
+    """Whether it is a table that no statement is expected to change."""
+    return _is_container(value) and len(value) > _MOST_ITEMS
 
 
 def _reached_in(
-    path: str, value: Any, names: Sequence[str], depth: int
+    path: str, value: Any, names: Sequence[str], depth: int, seen: dict[int, int]
 ) -> Iterator[tuple[str, Any]]:
     if path in names:
         return
     if _is_container(value) or isinstance(value, (set, Iterator)):
         yield path, value
-    elif depth and (table := attributes_of(value)) is not None:
+    elif seen.get(id(value), 0) < depth and (table := attributes_of(value)) is not None:
+        seen[id(value)] = depth
         for name, x in [*table.items()]:
-            yield from _reached_in(f"{path}.{name}", x, names, depth - 1)
+            yield from _reached_in(f"{path}.{name}", x, names, depth - 1, seen)
 
 
 def _is_container(value: Any) -> bool:
@@ -609,7 +670,7 @@ def _differences(path: str, old: Any, new: Any, names: Sequence[str]) -> Iterato
     elif isinstance(old, frozenset) and isinstance(new, set):
         if not old <= new:
             yield path
-    elif is_carried(old) and not is_same(old, new):
+    elif any(map(is_carried, nest.flatten(old))) and not is_same(old, new):
         yield path
 
 

@@ -5,16 +5,117 @@ The statement is traced once, so such a change would happen once, whatever value
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+import contextlib
+import dis
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType
+from typing import Any, NamedTuple, NoReturn
 
 from tracegraph import nest
-from tracegraph.autograph.staging import ListGrows, is_in_loop, thread
+from tracegraph.autograph.changes import containers
+from tracegraph.autograph.staging import other_names, thread
 from tracegraph.autograph.state_values import in_graph, is_carried
+from tracegraph.core.source import HOOKS, here
 from tracegraph.core.types import TensorType
 from tracegraph.errors import SignatureError, fail
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.tensor_arrays.tensor_array import TensorList
+
+
+class Entered(NamedTuple):
+    """A branch or body that is being traced."""
+
+    #: The lists and iterators from outside, by their identities.
+    held: dict[int, Any]
+    #: "a loop" or "a branch"; empty if it only guards code that follows a `break` or `return`:
+    #: Python would come there in each of the same iterations before that.
+    kind: str
+    #: What was in the lists.
+    before: dict[int, list[Any]]
+    #: Whether it may remove something from one, by what its own code shows.
+    removes: bool
+    #: The lists to which it appends, and from which it may remove as many.
+    growing: dict[int, ListGrows]
+
+
+@contextlib.contextmanager
+def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None]:
+    """A context in which the lists that a body has from outside must not change, nor dicts and
+    sets get its tensors as keys, nor iterators be advanced. A branch has `flags`."""
+    is_guard = any(not name.startswith(f"{HOOKS}continue_") for name in flags or ())
+    kind = "a loop" if flags is None else "" if is_guard else "a branch"
+    held = [*containers.reached_directly(body)]
+    counts = [(x, len(x)) for x in held if isinstance(x, (dict, set))]
+    kept = {id(x): x for x in held if type(x) in (list, TensorList)}
+    kept |= {id(x): x for x in containers.inside(body)}
+    lengths = [(x, len(x)) for x in kept.values() if type(x) is list]
+    other_names().settle()
+    removes = _removes(getattr(body, "__code__", None))
+    entered = Entered(kept, kind, {id(x): [*x] for x, _ in lengths}, removes, {})
+    thread.entered.append(entered)
+    try:
+        yield
+        _check_growing(entered)
+        check_lengths(lengths, kind or "a branch")
+        for table, count in counts:
+            containers.check_keys(table, count, kind)
+    finally:
+        thread.entered.pop()
+
+
+@functools.lru_cache(maxsize=1024)
+def _removes(code: CodeType | None) -> bool:
+    """Whether code, with that inside it, calls `pop` or `clear`, or deletes items."""
+    if code is None:
+        return False
+    is_call = not {"pop", "remove", "clear"}.isdisjoint(code.co_names)
+    inner = [x for x in code.co_consts if isinstance(x, CodeType)]
+    deletes = (x.opname == "DELETE_SUBSCR" for x in dis.get_instructions(code))
+    return is_call or any(map(_removes, inner)) or any(deletes)
+
+
+def _may_keep_length(growth: ListGrows) -> bool:
+    """Whether a list from outside, to which the code appends, may lose as many items, as a history
+    of fixed length does. That is known at the end of the code."""
+    own = thread.entered[-1] if thread.entered else None
+    if own is None or id(growth.items) not in own.before:
+        return False
+    own.growing.setdefault(id(growth.items), growth)
+    return True
+
+
+def _check_growing(own: Entered) -> None:
+    """Raises ListGrows or SignatureError for a list that has become longer after all."""
+    for number, growth in own.growing.items():
+        if len(growth.items) > len(own.before[number]):
+            growth.items[:] = own.before[number]
+            if growth.type is not None and is_in_loop(growth.items):
+                raise growth
+            growth.refuse()
+
+
+def is_in_loop(items: Any) -> bool:
+    """Whether a loop of the graph, whose body is being traced, has a list from outside."""
+    return any(x.kind == "a loop" and id(items) in x.held for x in thread.entered)
+
+
+class ListGrows(Exception):
+    """Code appends a value to a list that a loop carries."""
+
+    def __init__(self, method: Any, value: Any = None) -> None:
+        self._method, self.items, self._source = method, method.__self__, here()
+        self._is_in_loop = is_in_loop(self.items)
+        #: That of the items; None if a loop cannot carry the list as an array.
+        self.type: TensorType | None = None
+        if _is_growing(value):
+            self.type = TensorType(value.dtype, value.element_type)
+        elif is_carried(value):
+            self.type = as_tensor(value).type
+
+    def refuse(self) -> NoReturn:
+        """Raises SignatureError."""
+        refuse(self._method, self._is_in_loop, self._source)
 
 
 def list_append(items: Any, value: Any, is_own: bool = True) -> Any:
@@ -24,11 +125,12 @@ def list_append(items: Any, value: Any, is_own: bool = True) -> Any:
         if is_own and _holders(items):
             return items.appended(value)
         refuse_change(items.append)
-    elif type(items) is list:
-        if is_carried(value) and is_in_loop(items):
-            raise ListGrows(items, as_tensor(value).type)
-        if any(map(is_carried, nest.flatten(value))):
-            refuse_change(items.append)
+    elif type(items) is list and any(map(is_carried, nest.flatten(value))):
+        growth = ListGrows(items.append, value)
+        if growth.type is None or not is_in_loop(items):
+            check_growth(items.append)
+        elif not (thread.entered[-1].removes and _may_keep_length(growth)):
+            raise growth
     items.append(value)
     return items
 
@@ -46,7 +148,7 @@ def list_extend(items: Any, values: Any, is_own: bool = True) -> Any:
         return items
     if type(items) is list and _is_growing(values):
         if is_in_loop(items):
-            raise ListGrows(items, TensorType(values.dtype, values.element_type))
+            raise ListGrows(items.extend, values)
         refuse_change(items.extend)
         if not is_own:
             fail(
@@ -93,7 +195,7 @@ def list_repeat(items: Any, times: Any, is_own: bool | None = True) -> Any:
 def list_insert(items: Any, place: Any, value: Any, is_own: bool = True) -> Any:
     """The list after `items.insert(place, value)`."""
     if type(items) is list and any(map(is_carried, nest.flatten(value))):
-        refuse_change(items.insert)
+        check_growth(items.insert)
     items.insert(place, value)
     return items
 
@@ -101,6 +203,13 @@ def list_insert(items: Any, place: Any, value: Any, is_own: bool = True) -> Any:
 def _holders(items: Any) -> list[Any]:
     """The branches and bodies being traced that have a list from outside."""
     return [own for own in thread.entered if id(items) in own.held]
+
+
+def check_growth(method: Any) -> None:
+    """Raises SignatureError if a method makes a list from outside a longer one: at the end of the
+    code, if it may still lose as many items."""
+    if not _may_keep_length(ListGrows(method)):
+        refuse_change(method)
 
 
 def refuse_change(method: Any) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+from tracegraph.autograph.changes.objects import objects_kept, refuse_set
 from tracegraph.autograph.changes.setters import check_attribute
 from tracegraph.autograph.state_values import content, raw_content, without_flags
 from tracegraph.core.source import is_ours
@@ -80,19 +81,24 @@ def _stored_by(setter: CodeType) -> tuple[str, ...]:
 @contextlib.contextmanager
 def names_kept(part: Callable[[], Any], name: str) -> Iterator[None]:
     """A context in which the functions that a part of an expression calls must not set names around
-    them: an expression has no state. `name` is that of its value."""
+    them, nor attributes: an expression has no state. `name` is that of its value."""
     before = [*_cells_reached(part, set())]
-    yield
-    changed = [(cell, of, old) for cell, of, old in before if raw_content(cell) is not old]
-    for cell, _, old in changed:
-        cell.cell_contents = old
-    if changed:
-        fail(
-            SignatureError,
-            f"a function called in {name} sets {changed[0][1]!r}; this part is traced once, "
-            "whatever value the tensor has",
-            fix="call it in an `if` of its own, and use a name that the `if` sets",
-        )
+    with objects_kept(part, (), is_loop=False) as attributes:
+        yield
+        changed = [(cell, of, old) for cell, of, old in before if raw_content(cell) is not old]
+        for cell, _, old in changed:
+            cell.cell_contents = old
+        if changed:
+            fail(
+                SignatureError,
+                f"a function called in {name} sets {changed[0][1]!r}; this part is traced once, "
+                "whatever value the tensor has",
+                fix=_APART,
+            )
+    refuse_set(attributes, f"a method or a function called in {name} sets", _APART)
+
+
+_APART = "call it in an `if` of its own, and use a name that the `if` sets"
 
 
 def _cells_reached(function: Any, seen: set[int]) -> Iterator[tuple[CellType, str, Any]]:

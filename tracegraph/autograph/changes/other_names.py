@@ -20,7 +20,7 @@ from tracegraph.autograph.changes import containers
 from tracegraph.autograph.changes.attributes import SlotTable
 from tracegraph.autograph.changes.containers import Held, filled, put, table_of
 from tracegraph.autograph.staging import Exits, chosen, negated
-from tracegraph.autograph.state_values import SetUnlessLeft, Undefined, is_undefined, without_flags
+from tracegraph.autograph.state_values import SetUnlessLeft, Unknown, is_undefined, without_flags
 from tracegraph.core.source import here
 from tracegraph.eager.pending import COUNTS_ARE_TRUSTED
 from tracegraph.errors import SignatureError, fail
@@ -412,7 +412,7 @@ def _selected(same: Tensor | bool, new: Any, old: Any) -> Any:
     return item
 
 
-def _unknown() -> Undefined:
+def _unknown() -> Unknown:
     fact = f"this item may have been changed in place at {here()}, by another name, which stands "
     fact += "for the same container on some paths only"
-    return Undefined("an item", fact, "give one of the names a copy: ys = [*xs]")
+    return Unknown("an item", fact, "give one of the names a copy: ys = [*xs]")

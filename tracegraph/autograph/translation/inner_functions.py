@@ -58,9 +58,9 @@ class _Function:
     """What a function does with names, apart from the functions inside it."""
 
     def __init__(self, tree: ast.AST) -> None:
-        own = list(_own_nodes(tree))
+        own = list(own_nodes(tree))
         names = [x for x in own if isinstance(x, ast.Name)]
-        inner = {x.name for x in own if isinstance(x, ast.FunctionDef)}
+        inner = {x.name for x in own if isinstance(x, (ast.FunctionDef, ast.AsyncFunctionDef))}
         declared = {n for x in own if isinstance(x, ast.Nonlocal) for n in x.names}
         outside = declared.union(*(x.names for x in own if isinstance(x, ast.Global)))
         stored = {x.id for x in names if not isinstance(x.ctx, ast.Load)}
@@ -78,7 +78,25 @@ class _Function:
         }
 
 
-def _own_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+def suspends(node: ast.AST) -> bool:
+    """Whether it is a generator or a coroutine."""
+    if isinstance(node, ast.AsyncFunctionDef):
+        return True
+    waits = (ast.Yield, ast.YieldFrom)
+    return isinstance(node, ast.FunctionDef) and any(isinstance(x, waits) for x in own_nodes(node))
+
+
+def names_from_outside(tree: ast.AST) -> set[str]:
+    """The names that a function, with those inside it, has from outside."""
+    function = _Function(tree)
+    found = set(function.read)
+    for x in own_nodes(tree):
+        if isinstance(x, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            found |= names_from_outside(x)
+    return found - function.bound
+
+
+def own_nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a function; of those inside it, the definition alone."""
     found = list(parts_of(tree))
     while found:
@@ -86,7 +104,7 @@ def _own_nodes(tree: ast.AST) -> Iterator[ast.AST]:
         yield node
         if isinstance(node, ast.Lambda):
             found.append(node.body)
-        elif not isinstance(node, ast.FunctionDef):
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             found.extend(parts_of(node))
 
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Container
+from collections.abc import Container, Mapping, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
 from tracegraph.autograph.function_conversion import NotConvertible
+from tracegraph.autograph.translation.inner_functions import names_from_outside, own_nodes, suspends
 from tracegraph.autograph.translation.matching import as_ifs
 from tracegraph.autograph.translation.syntax_trees import copied, parts_of, walk
 from tracegraph.core.source import HOOKS
 
 
-def prepared(node: Any, code: CodeType, set_by_calls: Container[str]) -> Any:
-    """The tree of a function whose code is `code`, without its defaults and decorators.
-    `set_by_calls` are the inner functions whose calls set something outside. Raises NotConvertible
-    for a construct that malt would silently get wrong."""
-    return _Prepared(code, set_by_calls).visit(_without_defaults(node))
+def prepared(node: Any, code: CodeType, set_by_calls: Container[str]) -> tuple[Any, dict[str, Any]]:
+    """The tree of a function whose code is `code`, without its defaults and decorators, and what is
+    to be put into it at last, see `left_to_python`. `set_by_calls` are the inner functions whose
+    calls set something outside. Raises NotConvertible for a construct that malt would silently get
+    wrong."""
+    preparation = _Prepared(code, set_by_calls)
+    return preparation.visit(_without_defaults(node)), preparation.left
 
 
 def _without_defaults(node: Any) -> Any:
@@ -30,20 +33,69 @@ def _without_defaults(node: Any) -> Any:
     return node
 
 
-class _Prepared(ast.NodeTransformer):
+class _Mangled(ast.NodeTransformer):
+    """Names that are private to a class, in their mangled form."""
+
+    def __init__(self, around: str) -> None:
+        self._class = around
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        self.generic_visit(node)
+        node.attr = self._mangled(node.attr)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        node.id = self._mangled(node.id)
+        return node
+
+    def _mangled(self, name: str) -> str:
+        if not self._class or not name.startswith("__") or name.endswith("__"):
+            return name
+        return f"_{self._class.lstrip('_')}{name}"
+
+
+class _LeftToPython(_Mangled):
+    """A function that stays as it is, which reads the names that it has `outside` as converted code
+    does."""
+
+    def __init__(self, around: str, outside: Sequence[str]) -> None:
+        super().__init__(around)
+        self._outside = outside
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        if node.id not in self._outside or not isinstance(node.ctx, ast.Load):
+            return super().visit_Name(node)
+        hook = ast.Attribute(ast.Name(HOOKS, ast.Load()), "ld", ast.Load())
+        return _located(ast.Call(hook, [super().visit_Name(node)], []), node)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if isinstance(node.func, ast.Name):  # a function, or one that looks at its caller
+            node.args, node.keywords = (
+                [*map(self.visit, node.args)],
+                [*map(self.visit, node.keywords)],
+            )
+            return node
+        self.generic_visit(node)
+        return node
+
+
+class _Prepared(_Mangled):
     """Spells out what Python would derive from the position of the code, and refuses what malt
-    would
-    silently get wrong."""
+    would silently get wrong."""
 
     def __init__(self, code: CodeType, set_by_calls: Container[str]) -> None:
-        self._class = _class_around(code.co_qualname)
+        super().__init__(_class_around(code.co_qualname))
         self._set_by_calls = set_by_calls
         self._first: list[str] = []
         #: For each enclosing function.
         self._lists: list[_Lists] = []
         self._is_in_class = False
+        #: The generators and coroutines in the function, by what stands for them.
+        self.left: dict[str, Any] = {}
 
     def visit(self, node: Any) -> Any:
+        if self._first and suspends(node):
+            return self._visit_function(self._stand_in(node))
         refused = _REFUSED.get(type(node).__name__)
         if refused:
             what, fix = refused
@@ -132,6 +184,21 @@ class _Prepared(ast.NodeTransformer):
 
     visit_FunctionDef = visit_Lambda = _visit_function
 
+    def _stand_in(self, node: Any) -> ast.FunctionDef:
+        """A function in place of a generator or a coroutine in a function, which Python runs as it
+        is. It reads the same names, so that the statements around keep them."""
+        left = copied(node)
+        left.decorator_list = []
+        mark = f"{HOOKS}left_{len(self.left)}"
+        read = sorted(names_from_outside(node))
+        self.left[mark] = _LeftToPython(self._class, read).visit(left)
+        declared = [x for x in own_nodes(node) if isinstance(x, (ast.Global, ast.Nonlocal))]
+        names = [ast.Name(x, ast.Load()) for x in read]
+        result = ast.Tuple([ast.Constant(mark), *names], ast.Load())
+        body: list[ast.stmt] = [*copied(declared), ast.Return(result)]
+        made = ast.FunctionDef(node.name, node.args, body, node.decorator_list, None)
+        return _located(made, node)
+
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
         is_bare = isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args
@@ -167,21 +234,6 @@ class _Prepared(ast.NodeTransformer):
                 return node
         # Python stores the sum in any case.
         return _changed_list(method, node.target, [node.value], node, is_own, True)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        self.generic_visit(node)
-        node.attr = self._mangled(node.attr)
-        return node
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        node.id = self._mangled(node.id)
-        return node
-
-    def _mangled(self, name: str) -> str:
-        """The mangled form of a name that is private to a class."""
-        if not self._class or not name.startswith("__") or name.endswith("__"):
-            return name
-        return f"_{self._class.lstrip('_')}{name}"
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> Any:
         """`except … as name` with the name bound in its body, where malt looks for it."""
@@ -467,6 +519,23 @@ def _not_reached() -> ast.stmt:
     """An unreachable `return`, so that a function that returns inside an infinite loop returns on
     every path."""
     return ast.parse(f"def _(): return {HOOKS}.UndefinedReturnValue()").body[0].body[0]  # type: ignore
+
+
+def left_to_python(node: ast.AST, left: Mapping[str, Any]) -> None:
+    """Puts the bodies of generators and coroutines in place of what stands for them."""
+    for x in [*ast.walk(node)]:
+        for block in (getattr(x, name, None) for name in ("body", "orelse", "finalbody")):
+            if isinstance(block, list):
+                block[:] = [_left(y, left) if isinstance(y, ast.FunctionDef) else y for y in block]
+
+
+def _left(stand_in: ast.FunctionDef, left: Mapping[str, Any]) -> Any:
+    marks = (x.value for x in ast.walk(stand_in.body[-1]) if isinstance(x, ast.Constant))
+    found = next((left[x] for x in marks if isinstance(x, str) and x in left), None)
+    if found is None:
+        return stand_in
+    found.args, found.decorator_list = stand_in.args, stand_in.decorator_list
+    return found
 
 
 def _set(name: str, value: bool, node: ast.AST) -> list[ast.stmt]:

@@ -42,7 +42,7 @@ from tracegraph.autograph.function_conversion import NotConvertible
 from tracegraph.autograph.state_values import is_flag_of_loop
 from tracegraph.autograph.translation.function_trees import tree_of
 from tracegraph.autograph.translation.inner_functions import set_by_calls
-from tracegraph.autograph.translation.preparation import loop_options, prepared
+from tracegraph.autograph.translation.preparation import left_to_python, loop_options, prepared
 from tracegraph.autograph.translation.syntax_trees import IS_PART, parts_of, visit_parts, walk
 from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.source import HOOKS
@@ -92,14 +92,18 @@ def _refusing() -> Iterator[None]:
 def _transformed(function: FunctionType) -> Any:
     tree = tree_of(function)
     paths = set_by_calls(tree)
-    node = prepared(tree, function.__code__, paths)
+    node, left = prepared(tree, function.__code__, paths)
+    for x in left.values():
+        _note_as_it_is(x)
     _note_origins(node)
     _note_loop_options(node)
     name = function.__code__.co_name if isinstance(node, ast.FunctionDef) else "lambda_"
     names = {**function.__globals__, **dict.fromkeys(function.__code__.co_freevars)}
     info = transformer.EntityInfo(name, "", function.__code__.co_filename, (), names)
     context = transformer.Context(info, _Namer(names), converter.ProgramContext(_Options()))
-    return _lowered(node, context, paths)
+    made = _lowered(node, context, paths)
+    left_to_python(made, left)
+    return made
 
 
 class _Namer(naming.Namer):
@@ -690,6 +694,15 @@ def _note_origins(node: ast.AST) -> None:
     for x in walk(node):
         if isinstance(x, ast.Name) and x.id in stored:  # it may have no value
             anno.setanno(x, anno.Static.ORIG_DEFINITIONS, ())
+
+
+def _note_as_it_is(node: Any) -> None:
+    """Records where the parts of a function are that stays as it is."""
+    for x in ast.walk(node):
+        if hasattr(x, "lineno"):
+            anno.setanno(x, anno.Basic.ORIGIN, tuple(getattr(x, name) for name in _POSITION))
+        if isinstance(x, ast.FunctionDef):
+            anno.setanno(x, "function_context_name", x.name)
 
 
 def _note_loop_options(node: ast.AST) -> None:

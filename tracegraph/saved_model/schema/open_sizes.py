@@ -10,7 +10,14 @@ from tracegraph.archive.manifest import Entry
 from tracegraph.core.shapes import Dim, ShapeVariable
 from tracegraph.core.types import TensorType
 from tracegraph.ir.tensor import Graph
-from tracegraph.passes.specialise import bound_names, new_names, renamed, unbound_names, with_sizes
+from tracegraph.passes.specialise import (
+    bound_names,
+    names_chosen,
+    new_names,
+    renamed,
+    unbound_names,
+    with_sizes,
+)
 from tracegraph.state.variable import names_of_sizes
 
 #: The JSON entry for the type of a Variable, and that type.
@@ -72,7 +79,10 @@ class LoadedSizes:
         """Raises LoadError for an open size to which no input of its graph gives a value."""
         for inner in graph.graphs():
             if inner not in self._closed:
-                unknown = unbound_names(inner.inputs, inner.nodes)
+                nodes = (node for called in inner.graphs() for node in called.nodes)
+                # A call may return a sum of sizes that its run finds, such as f64[?0+?3].
+                found = set[str]().union(*map(names_chosen, nodes))
+                unknown = [x for x in unbound_names(inner.inputs, inner.nodes) if x not in found]
                 if unknown:
                     entry.fail(f"no input of @{inner.name} gives the size {unknown[0]} a value")
                 self._closed.add(inner)
