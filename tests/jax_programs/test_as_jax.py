@@ -675,3 +675,12 @@ def test_as_jax_inside_of_as_jax():
     both = lambda x: outer.as_jax()(inner.as_jax()(x))  # noqa: E731
     single = tg.function(lambda x: outer(inner(x))).as_jax()
     close(jax.grad(jax.grad(both))(0.5), jax.grad(jax.grad(single))(0.5))
+
+
+def test_sorting_is_differentiated_by_jax():
+    x = np.float32([[3, -0.0, 1, 0.0], [np.inf, 2, -1, 2]])
+    weights = np.arange(8, dtype=np.float32).reshape(2, 4)
+    f = tg.function(lambda x: tg.reduce_sum(tg.sort(x) * weights)).as_jax()
+    expected = np.empty_like(weights)
+    np.put_along_axis(expected, np.argsort(x, kind="stable"), weights, -1)
+    np.testing.assert_array_equal(jax.grad(f)(x), expected)

@@ -942,6 +942,42 @@ def test_sorting(run, axis):
     close(run(lambda x: tg.sort(x, axis, "DESCENDING"), x), np.flip(np.sort(x, axis), axis))
 
 
+ORDERED = ["float16", "bfloat16", "float32", "float64", "bool", "int8", "uint8", "int16", "int32"]
+
+
+@pytest.mark.parametrize("dtype", [*ORDERED, "uint32", "int64", "uint64"])
+def test_sorting_of_every_type(dtype):
+    """Equal elements keep their order, as zeros of both signs do, and nan is the largest."""
+    kind = tg.as_dtype(dtype)
+    numbers = np.random.default_rng(8).integers(-3, 4, (4, 30)).astype(np.float64)
+    if kind.is_floating:
+        numbers[:, ::7], numbers[:, 1::7], numbers[:, 2::8] = -0.0, np.nan, -np.nan
+        numbers[:, 3::9], numbers[:, 4::9] = np.inf, -np.inf
+        x = numbers.astype(kind.as_numpy_dtype)
+    elif kind.is_bool:
+        x = numbers > 0
+    else:
+        x = abs(numbers).astype(kind.as_numpy_dtype)
+        x[:, ::7], x[:, 1::7] = kind.min, kind.max
+
+    @tg.function
+    def run(x):
+        down = "DESCENDING"
+        return tg.sort(x), tg.argsort(x), tg.sort(x, 0, down), tg.argsort(x, 0, down)
+
+    wide = x.astype(np.float64) if kind.is_floating else x
+    up = np.argsort(wide, kind="stable")
+    down = len(x) - 1 - np.flip(np.argsort(np.flip(wide, 0), axis=0, kind="stable"), 0)
+    sorted_up, places_up, sorted_down, places_down = (y.numpy() for y in run(x))
+    np.testing.assert_array_equal(places_up, up)
+    np.testing.assert_array_equal(places_down, down)
+    for found, axis, places in (sorted_up, -1, up), (sorted_down, 0, down):
+        expected = np.take_along_axis(wide, places, axis)
+        np.testing.assert_array_equal(found.astype(wide.dtype), expected)
+        zeros = expected == 0
+        np.testing.assert_array_equal(np.signbit(found[zeros]), np.signbit(expected[zeros]))
+
+
 def test_the_sign_of_a_zero_part_names_the_side_of_a_cut(run):
     x = np.array([complex(a, b) for a in (-3, -0.5, 0.5, 3) for b in (0.0, -0.0)])
     x = np.concatenate([x, [complex(a, b) for a in (0.0, -0.0) for b in (-2, 2)]])
