@@ -7,7 +7,8 @@ processor's cache.
 Where the groups have few channels, the products are too small to be fast. The result is then a sum
 over the window: x, shifted by one place of the window, times what the kernel has there.
 
-A convolution over three axes is a sum of convolutions over two, which XLA is faster at.
+A convolution over three axes is a sum of convolutions over two, which XLA is faster at. Where each
+element of x becomes a block of the result, one product makes the blocks.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ LEAST_PLACES_BY_PLANES = 9
 
 #: XLA's gradient by a kernel is slow with fewer examples: its sums over them are too short.
 LEAST_EXAMPLES = 4
+
+#: XLA is slow where a larger window leaves one place, as in the gradient by a kernel of one place.
+LEAST_WINDOW = 100
 
 #: A convolution of so few channels, to so few outputs, is a sum of shifted images.
 MOST_CHANNELS, MOST_OUTPUTS = 3, 32
@@ -96,8 +100,9 @@ def form_on_cpu(op: Conv, x: Any, y: Any) -> Form | None:
     0.1 for the gradient by x with strides of 2; their gradient by the kernel, 0.3 for one and two
     examples, about 1 for sixteen. Shifted images: 1 channel and 32 outputs, 0.35; 3 and 16, 0.35;
     3 and 64, 0.85. The gradient by the kernel by channels: one and two examples, 0.4; four and
-    more, 0.9 to 4; windows of 1 x 1, 0.5 to 0.7; of a transposed convolution, 0.2. In float64,
-    where XLA has plain loops, 0.1 for it, and 0.12 for the convolution and its gradient by x.
+    more, 0.9 to 4; windows of 1 x 1, 0.5 to 0.7; of a transposed convolution, 0.2. Spreading, in
+    the gradient by x of windows of 16 x 16 with strides of 16, 0.07; 2 x 2, 0.9. In float64, where
+    XLA has plain loops, channels take 0.1, and examples 0.12.
     """
     shapes = (*x.shape, *y.shape, op.groups)
     if any(map(sizes.is_open, shapes)):
@@ -111,6 +116,8 @@ def form_on_cpu(op: Conv, x: Any, y: Any) -> Form | None:
     spatial = [*op.spatial(x.shape[1:-1], y.shape[:-2])]
     window, places = math.prod(y.shape[:-2]), math.prod(spatial)
     is_gradient = places < window
+    if places > 1 and window > 1 and _is_spread(op, x, y):
+        return by_spreading
     is_worth_planes = places >= LEAST_PLACES_BY_PLANES if is_gradient else window > 1
     if len(spatial) == 3 and is_worth_planes and min(spatial[0], y.shape[0]) <= MOST_SLICES:
         return by_planes
@@ -120,9 +127,9 @@ def form_on_cpu(op: Conv, x: Any, y: Any) -> Form | None:
     if x.dtype != jnp.float32:
         return None
     if is_gradient:
-        is_fast = len(spatial) < 3 and places > 1 and x.shape[-1] >= LEAST_EXAMPLES
-        is_fast = is_fast and max(op.lhs_dilation) == 1
-        return None if is_fast or places > MOST_SLICES else by_channels
+        is_fast = window < LEAST_WINDOW if places == 1 else x.shape[-1] >= LEAST_EXAMPLES
+        is_plain = len(spatial) < 3 and max(op.lhs_dilation) == 1
+        return None if (is_fast and is_plain) or places > MOST_SLICES else by_channels
     channels, outputs = y.shape[-2:]
     is_small = channels <= MOST_CHANNELS and outputs <= MOST_OUTPUTS
     return by_shifts if is_small and window * channels <= MOST_SLICES else None
@@ -244,6 +251,36 @@ def by_planes(op: Conv, x: Any, y: Any) -> Any:
             kernel = kernel.reshape(*kernel.shape[:-3], -1, kernel.shape[-1])
             z = jnp.stack([convolved(part, kernel) for part in deep], axis=1)
         return z.astype(x.dtype)
+
+
+def _is_spread(op: Conv, x: Any, y: Any) -> bool:
+    """Whether each place of the result sees one element of x, each of which becomes a block: as in
+    the gradient by x where windows do not overlap, such as those of a vision transformer."""
+    return all(
+        (size == 1 or lhs == window) and low == window - 1 <= high and stride == rhs == 1
+        for size, window, (low, high), stride, lhs, rhs in zip(
+            x.shape[1:-1],
+            y.shape[:-2],
+            op.padding,
+            op.strides,
+            op.lhs_dilation,
+            op.rhs_dilation,
+            strict=True,
+        )
+    )
+
+
+def by_spreading(op: Conv, x: Any, y: Any) -> Any:
+    """One product, whose results are put side by side."""
+    rank, n, outputs = len(op.strides), x.shape[0], y.shape[-1]
+    with jax.named_scope("convolution_by_spreading"):
+        kernel = jnp.moveaxis(lax.rev(y, (*range(rank),)), -2, 0)
+        z = lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), precision(op))
+        blocks = ((1 + k, 1 + rank + k) for k in range(rank))
+        z = z.transpose(0, *itertools.chain(*blocks), z.ndim - 1)
+        z = z.reshape(n, *map(operator.mul, x.shape[1:-1], y.shape[:-2]), outputs)
+        rest = ((0, high - low, 0) for low, high in op.padding)
+        return lax.pad(z, jnp.zeros((), z.dtype), ((0, 0, 0), *rest, (0, 0, 0)))
 
 
 def _accumulated(x: Any) -> Any:

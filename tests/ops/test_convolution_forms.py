@@ -17,6 +17,7 @@ from lowering.rules.convolution import (
     by_groups,
     by_planes,
     by_shifts,
+    by_spreading,
     form_on_cpu,
     sums_of_shifts,
 )
@@ -120,6 +121,20 @@ def test_the_planes_of_every_kind_of_window(window, stride, padding, lhs, rhs):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("rest", [0, 2])
+def test_each_element_becomes_a_block(size, rest, monkeypatch):
+    """As in the gradient by x of windows that do not overlap, and do not reach the last places."""
+    monkeypatch.setattr(convolution, "LEAST_WORK", 1)
+    padding = (2, 2 + rest), (1, 1)
+    op = Conv((1, 1), padding, (3 if size > 1 else 1, 2), (1, 1), 1)
+    x, y = sample((5, size, 6, 4), np.float32), sample((3, 2, 4, 7), np.float32)
+    assert form_on_cpu(op, x, y) is by_spreading
+    found, expected = jax.jit(lambda x, y: (by_spreading(op, x, y), by_xla(op, x, y)))(x, y)
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
 STEPS = [(1, "SAME", 1), (2, "SAME", 1), (1, "VALID", 2), (3, "VALID", 1)]
 
 
@@ -209,6 +224,7 @@ def test_which_form_is_chosen():
     assert chosen(((16, 30, 30, 3), float32), ((28, 28, 3, 16), float32)) is by_channels
     assert chosen(((16, 30, 30, 32), float32), ((28, 28, 32, 16), float32)) is None
     assert chosen(((16, 30, 30, 32), wide), ((28, 28, 32, 16), wide)) is by_channels
+    assert chosen(((16, 7, 7, 64), float32), ((7, 7, 64, 128), float32)) is None
     of_transposed = ((16, 15, 15, 32), float32), ((27, 27, 32, 16), float32)
     assert chosen(*of_transposed, lhs_dilation=2) is by_channels
     assert chosen(((16, 28, 28, 32), float32), ((28, 28, 32, 16), float32)) is by_channels
