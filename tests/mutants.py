@@ -310,7 +310,8 @@ MUTANTS = [
     Mutant(sort.Sort, "_order", "self.descending", "not self.descending"),
     Mutant(sort.Sort, "batch", "self.axis + 1", "self.axis"),
     Mutant(sort.TopK, "vjp", "x.ndim - 1", "0"),
-    Mutant(sort.ArgSort, LOWERING, "num_keys=1)[1], (op.axis,))", "num_keys=1)[1], ())"),
+    Mutant(sort.ArgSort, LOWERING, "op.axis, op.descending)", "op.axis, False)"),
+    Mutant(sort.Sort, LOWERING, "op.axis, op.descending)", "op.axis, False)"),
     # Patterns.
     Mutant(
         Pattern,

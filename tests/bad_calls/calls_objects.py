@@ -81,7 +81,7 @@ def _layers() -> dict[str, Call]:
         **made("layers.Discretization", [0.0, 1.0], on_call=(X,)),
         **made("layers.MelSpectrogram", 4, 2, on_call=(tg.ones([2, 8]),)),
         **made("layers.ReversibleEmbedding", 5, 4, on_call=(LABELS,)),
-        **made("layers.STFTSpectrogram", "log", 2, on_call=(I1,)),
+        **made("layers.STFTSpectrogram", "log", 4, on_call=(I1,)),
         **made("layers.IntegerLookup", vocabulary=[1, 2], on_call=(LABELS,)),
         **made("layers.AugMix", on_call=(I2,)),
         **made("layers.AutoContrast", on_call=(I2,)),

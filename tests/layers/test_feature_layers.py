@@ -320,6 +320,7 @@ def test_spectrograms_can_be_trained():
             lambda: L.STFTSpectrogram(frame_length=8, frame_step=9),
             "frame_step is 9, and",
         ),
+        (lambda: L.STFTSpectrogram(frame_length=2), "all 2 numbers of the window are 0"),
         (lambda: L.STFTSpectrogram(window=[1.0]), r"window is \[1.0\], of shape \(1,\)"),
         (lambda: L.STFTSpectrogram()(SOUND[0]), "the sounds are f32"),
         (lambda: L.MelSpectrogram(16, sequence_length=17), "sequence_length is 17, and fft_length"),

@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import threading
+from types import FunctionType
 
 import numpy as np
 import pytest
@@ -464,3 +465,16 @@ def test_an_interrupt_of_a_loop_with_a_counter_comes_after_it_with_the_state_sto
     assert count.numpy() == before + 5_000_000
     counted(tg.constant(2))
     assert count.numpy() == before + 5_000_002
+
+
+def test_an_interrupt_where_python_has_no_line():
+    def interrupted(x):
+        raise KeyboardInterrupt
+
+    without_lines = FunctionType(interrupted.__code__.replace(co_linetable=b""), globals())
+    found = None
+    try:  # not `pytest.raises`, which looks for the line
+        tg.map_fn(without_lines, tg.ones([2]))
+    except BaseException as error:
+        found = type(error)
+    assert found is KeyboardInterrupt

@@ -158,7 +158,10 @@ def leave_out_our_frames(error: BaseException) -> None:
     vars(error)[_TOLD] = True  # the next boundary cannot see the frames left out here
     found: TracebackType | None = None
     for at in reversed(users):
-        found = TracebackType(found, at.tb_frame, at.tb_lasti, at.tb_lineno)
+        line = (
+            at.tb_lineno or at.tb_frame.f_code.co_firstlineno
+        )  # a signal may strike where none is
+        found = TracebackType(found, at.tb_frame, at.tb_lasti, line)
     error.__traceback__ = found
 
 

@@ -221,12 +221,13 @@ class STFTSpectrogram(Layer):
         self.expand_dims = as_flag(op, "expand_dims", expand_dims)
         self._is_first = is_channels_first(op, data_format)
         self.data_format = data_format
+        self._scaled = self._scaled_window()
 
     def build(self, input_shape: Any) -> None:
         places = np.arange(self.frame_length)[:, None, None]
         count = self.fft_length // 2 + 1
         angles = -2 * np.pi * places * np.arange(count) / max(2 * (count - 1), 1)
-        weights = self._scaled_window()[:, None, None]
+        weights = self._scaled[:, None, None]
         shape = angles.shape
         if self.mode != "imag":
             kernel = np.cos(angles) * weights
@@ -245,6 +246,9 @@ class STFTSpectrogram(Layer):
             turns = np.arange(self.frame_length) / whole
             numbers = middle - (1 - middle) * np.cos(2 * np.pi * turns)
             numbers = np.ones(1) if self.frame_length == 1 else numbers
+        if self.scaling is not None and not numbers.any():
+            fact = f"STFTSpectrogram: all {self.frame_length} numbers of the window are 0"
+            fail(SignatureError, fact, fix="use a longer frame, periodic=True or scaling=None")
         if self.scaling == "density":
             return numbers / np.sqrt(np.square(numbers).sum())
         return numbers / np.abs(numbers).sum() if self.scaling else numbers
