@@ -158,9 +158,8 @@ def leave_out_our_frames(error: BaseException) -> None:
     vars(error)[_TOLD] = True  # the next boundary cannot see the frames left out here
     found: TracebackType | None = None
     for at in reversed(users):
-        line = (
-            at.tb_lineno or at.tb_frame.f_code.co_firstlineno
-        )  # a signal may strike where none is
+        # A signal may strike at an instruction without a line.
+        line = at.tb_lineno or at.tb_frame.f_code.co_firstlineno
         found = TracebackType(found, at.tb_frame, at.tb_lasti, line)
     error.__traceback__ = found
 
