@@ -19,6 +19,7 @@ from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.broadcast import full
+from tracegraph.ops.contract import too_large
 from tracegraph.ops.shape import Pad, Transpose, at_least
 
 #: Larger steps and windows are rejected as mistakes: XLA counts them in 32 bits.
@@ -177,9 +178,7 @@ def windows_over(
     for size, pair, width in zip(sizes_of(op, x)[1:-1], pads, reach):
         whole = size + pair[0] + pair[1]
         if known_int(whole) and whole < width and not is_empty:
-            fact = f"the window {list(reach)} is larger than {x.type}"
-            if 0 in x.type.shape[1:-1]:
-                fact = f"{x.type} has an empty axis, where the window {list(reach)} has no place"
+            fact = too_large(reach, str(x.type), x.type)
             refuse(op, fact, x, fix="use SAME")
     return x, Windows(sizes, steps, gaps, pads, is_same(padding), is_first, lead)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -147,6 +147,13 @@ def _turned(p: Pattern) -> Pattern:
 MATMUL = Matmul()
 
 
+def too_large(window: Sequence[Size], operand: str, x: TensorType) -> str:
+    """What is wrong with a window that has no place in x, [batch, *spatial, channels]."""
+    if 0 in x.shape[1:-1]:
+        return f"{x} has an empty axis, where the window {list(window)} has no place"
+    return f"the window {list(window)} is larger than {operand}"
+
+
 class Conv(Bilinear):
     """z[n, o, k] = sum over w, c of x[n, o * stride + w * rhs_dilation - low, c] * y[w, c, k].
 
@@ -191,11 +198,7 @@ class Conv(Bilinear):
         sizes = tuple(self.spatial(x.shape[1:-1], y.shape[:-2]))
         for size in sizes:
             if isinstance(size, int) and size < 0:
-                fact = f"the window {list(y.shape[:-2])} is larger than the padded {x}"
-                if 0 in x.shape[1:-1]:
-                    fact = (
-                        f"{x} has an empty axis, where the window {list(y.shape[:-2])} has no place"
-                    )
+                fact = too_large(y.shape[:-2], f"the padded {x}", x)
                 raise Mismatch(fact, fix="use a smaller window or more padding")
         return TensorType(dtype, (x.shape[0], *sizes, y.shape[-1]))
 
