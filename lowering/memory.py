@@ -55,9 +55,8 @@ def _needs(compiled: Any) -> Iterator[str]:
 def _largest(graph: Graph) -> Iterator[str]:
     """The largest values computed on the user's lines; XLA stores those that it does not fuse."""
     counts: Counter[tuple[TensorType, Source]] = Counter()
-    for inner in graph.graphs():
-        for node in inner.nodes:
-            counts.update((y.type, node.source) for y in node.outputs if y.type.is_static)
+    for node in graph.all_nodes():
+        counts.update((y.type, node.source) for y in node.outputs if y.type.is_static)
     if not counts:
         return
     yield "  its largest values, of which XLA stores those that it does not fuse:"

@@ -715,9 +715,8 @@ class Program:
 
 def _compile_of(graph: Graph, seconds: float, is_read: bool) -> Compile:
     place = next((str(node.source) for node in graph.nodes if node.source.line), "")
-    nodes = sum(len(inner.nodes) for inner in graph.graphs())
     made = tuple(y.type for node in graph.nodes[:_TYPES_KEPT] for y in node.outputs)
-    return Compile(graph.name, place, graph.input_types, nodes, seconds, is_read, made)
+    return Compile(graph.name, place, graph.input_types, graph.node_count(), seconds, is_read, made)
 
 
 #: The programs bound to one device or, by their options, to one platform.
@@ -811,7 +810,7 @@ def _is_known(option: str, value: str) -> bool:
 
 
 def _has(kind: type[Op], graph: Graph) -> bool:
-    return any(isinstance(node.op, kind) for inner in graph.graphs() for node in inner.nodes)
+    return any(isinstance(node.op, kind) for node in graph.all_nodes())
 
 
 def shape_struct(type: TensorType, shape: Any = None, sharding: Any = None) -> Any:

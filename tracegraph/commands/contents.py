@@ -112,10 +112,9 @@ class NamedGraph(abc.ABC):
     @property
     def custom_gradients(self) -> list[tuple[str, str]]:
         """The names of the bodies with custom gradients, and of those gradients."""
-        ops = (node.op for graph in self.graph.graphs() for node in graph.nodes)
         pairs = (
             (op.regions[0].graph.name, op.chosen_gradient.name)
-            for op in ops
+            for op in (node.op for node in self.graph.all_nodes())
             if op.chosen_gradient is not None
         )
         return list(dict.fromkeys(pairs))

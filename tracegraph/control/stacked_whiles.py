@@ -83,8 +83,7 @@ def _with_loops_in_sight(graph: Graph) -> Graph:
 
 
 def _has_whiles(graph: Graph) -> bool:
-    nodes = (node for inner in graph.graphs() for node in inner.nodes)
-    return any(isinstance(node.op, While | WhileGradient) for node in nodes)
+    return any(isinstance(node.op, While | WhileGradient) for node in graph.all_nodes())
 
 
 def _chosen(graph: Graph, budget: int | None) -> dict[Node, Stacking]:

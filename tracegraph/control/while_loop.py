@@ -711,8 +711,7 @@ class WhileGradient(Loop):
 
 def has_while_gradients(graph: Graph) -> bool:
     """Whether a graph, or one that it calls, goes back through loops of unknown length."""
-    nodes = (node for inner in graph.graphs() for node in inner.nodes)
-    return any(type(node.op) is WhileGradient for node in nodes)
+    return any(type(node.op) is WhileGradient for node in graph.all_nodes())
 
 
 def while_gradient(body: Graph, constants: int, present: Flags, checkpoints: int) -> WhileGradient:

@@ -137,7 +137,7 @@ def becomes_float64(number: Tensor, nodes: Iterable[Node]) -> bool:
     for node in nodes:
         if reached.isdisjoint(node.inputs):
             continue
-        inner = [x for graph in node.op.graphs() for each in graph.graphs() for x in each.nodes]
+        inner = [x for graph in node.op.graphs() for x in graph.all_nodes()]
         if any(map(_is_widening, (node, *inner))):
             return True
         is_number = all(x in reached or _is_constant(x) for x in node.inputs)

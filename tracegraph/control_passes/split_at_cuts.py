@@ -60,9 +60,7 @@ class SplitGraph:
 def has_calls_that_see(graph: Graph) -> bool:
     """Whether it calls Python functions that may read and assign Variables."""
     return graph.cuts_runs and any(
-        isinstance(node.op, HostCall) and node.op.sees_variables
-        for inner in graph.graphs()
-        for node in inner.nodes
+        isinstance(node.op, HostCall) and node.op.sees_variables for node in graph.all_nodes()
     )
 
 

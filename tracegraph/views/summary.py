@@ -352,10 +352,9 @@ def _by_scope(runs: list[Run]) -> list[SummaryRow]:
 def _by_region(graph: Graph) -> list[SummaryRow]:
     """Rows for the graphs that an op chooses from or runs repeatedly, each for one run."""
     symbols = graph_symbols([graph])
-    nodes = (node for inner in graph.graphs() for node in inner.nodes)
     found = {
         region.graph: (node.op.name, node.op.how_often(region))
-        for node in nodes
+        for node in graph.all_nodes()
         for region in node.op.regions
         if node.op.how_often(region)
     }
