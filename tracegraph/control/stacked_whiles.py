@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from tracegraph.calls.call import has_plan
-from tracegraph.calls.opened import with_calls_opened
 from tracegraph.control.scan import BackwardStep, Scan, type_of_sum
 from tracegraph.control.while_loop import (
     COUNT,
@@ -35,7 +34,7 @@ from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import ADD, SUB, Less
 from tracegraph.ops.index import DynamicSlice, DynamicUpdateSlice
 from tracegraph.ops.shape import Reshape
-from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.simplify import dead_code, with_calls_opened
 from tracegraph.passes.specialise import specialise
 
 #: The most bytes for the rows of all loops without a budget: zeroing them takes a millisecond or

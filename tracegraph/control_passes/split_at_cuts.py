@@ -15,20 +15,13 @@ from typing import Any
 from tracegraph.core.shapes import Dim
 from tracegraph.core.types import TOKEN, TensorType, int32
 from tracegraph.errors import TraceError, fail
-from tracegraph.ir.builder import Builder, copy_inputs, current, replay
+from tracegraph.ir.builder import Builder, current, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.constant import Iota, RuntimeSize
 from tracegraph.ops.effect import EFFECTS, Check, HostCall, Load, Read, Store
 from tracegraph.passes.common_subexpressions import live_nodes
-from tracegraph.passes.simplify import dead_code, share
-from tracegraph.passes.specialise import (
-    bound_names,
-    names_used,
-    new_names,
-    renamed,
-    specialise,
-    unbound_names,
-)
+from tracegraph.passes.simplify import dead_code, inlined, share
+from tracegraph.passes.specialise import bound_names, names_used, new_names, renamed, unbound_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +87,7 @@ def split_at_cuts(graph: Graph) -> SplitGraph:
 
 
 def _split(graph: Graph) -> SplitGraph:
-    opened = share(dead_code(_opened(graph)))
+    opened = share(dead_code(inlined(graph, lambda body: body.cuts_runs)))
     stages, cut_stages = _stages(opened)
     stage_count = 1 + max((*stages.values(), *cut_stages.values()), default=0)
     members: list[list[Node]] = [[] for _ in range(stage_count)]
@@ -145,28 +138,6 @@ def _of_known_size(node: Node) -> Node:
     counting = Node(Iota(node.op.size, int32), (), node.source, node.builder)
     counting.outputs = node.outputs
     return counting
-
-
-def _opened(graph: Graph) -> Graph:
-    """The graph with the bodies of cut calls inlined."""
-    with Builder(graph.name) as builder:
-        env = copy_inputs(graph, builder)
-        _replay_opened(builder, graph, env)
-        return builder.finish([env[y] for y in graph.outputs])
-
-
-def _replay_opened(builder: Builder, graph: Graph, env: dict[Tensor, Tensor]) -> None:
-    for node in graph.nodes:
-        inputs = tuple([env[x] for x in node.inputs])
-        body = node.op.inlined
-        if body is not None and body.cuts_runs:
-            body = specialise(body, [x.type for x in inputs])
-            inner = dict(zip(body.inputs, inputs, strict=True))
-            _replay_opened(builder, body, inner)
-            outputs: Sequence[Tensor] = [inner[y] for y in body.outputs]
-        else:
-            outputs = builder.add(node.op, inputs, node.source)
-        env.update(zip(node.outputs, outputs, strict=True))
 
 
 def _stages(graph: Graph) -> tuple[dict[Tensor, int], dict[Node, int]]:
