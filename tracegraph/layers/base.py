@@ -463,9 +463,6 @@ class Layer(Module):
         """The layer with these arguments: `cls(**config)`."""
         return cls(**config)
 
-    def _ordered_attributes(self) -> list[tuple[str, Any]]:
-        return list(vars(self).items())
-
     def __repr__(self) -> str:
         """As that of any Module, but a layer may have no variables yet: `<Dense(units=3), not
         built>`."""
