@@ -43,9 +43,8 @@ from tracegraph.core.interrupts import (
     outside_interrupts,
 )
 from tracegraph.core.recursion_limit import headroom, recursion_limit
-from tracegraph.core.shapes import element_count
 from tracegraph.core.source import operation_name, place_of_thread
-from tracegraph.core.types import TensorType, token
+from tracegraph.core.types import TensorType, bytes_of_type, token
 from tracegraph.core.worker_thread import is_undisturbed, may_be_left, on_worker_thread
 from tracegraph.errors import (
     DTypeError,
@@ -751,7 +750,7 @@ def _check_memory(graph: Graph) -> None:
     XLA would only find out while the program runs, when all of its results are lost.
     """
     limit = memory_bytes(usual_device())
-    results = {y: element_count(y.type.shape) * y.type.dtype.size for y in graph.outputs}
+    results = {y: bytes_of_type(y.type) for y in graph.outputs}
     total = sum(results.values())
     if limit is None or total <= limit:
         return

@@ -38,7 +38,7 @@ from tracegraph.control.without_prints import (
 from tracegraph.core.later import opened
 from tracegraph.core.shapes import Size, element_count, same_shape, same_size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern, moved
-from tracegraph.core.types import TOKEN, DType, TensorType, bool_, float32
+from tracegraph.core.types import TOKEN, DType, TensorType, bool_, bytes_of_type, float32
 from tracegraph.errors import Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
 from tracegraph.ir.op import (
@@ -713,7 +713,7 @@ def without_row_products(op: Scan, inputs: Sequence[Tensor]) -> tuple[Scan, list
     single product before it. Without states the steps are independent anyway, and the scan stays as
     it is."""
     body, products = op.body, _products_of_rows(op)
-    sizes = [y.type.dtype.numpy_dtype.itemsize * element_count(y.type.shape) for y in products]
+    sizes = [bytes_of_type(y.type) for y in products]
     is_known = isinstance(op.length, int) and all(isinstance(size, int) for size in sizes)
     if not (op.states and products and is_known and op.length * sum(sizes) <= _LARGEST_TAKEN_OUT):
         return op, [*inputs]

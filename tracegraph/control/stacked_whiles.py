@@ -25,8 +25,8 @@ from tracegraph.control.while_loop import (
     usual_checkpoints,
 )
 from tracegraph.control_passes.ranges import most_steps
-from tracegraph.core.shapes import element_count
 from tracegraph.core.source import sourced
+from tracegraph.core.types import bytes_of_type
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full
@@ -171,8 +171,7 @@ class Stacking:
         """The size of the rows that are read."""
         read = {x for node in self._back.graph.nodes for x in node.inputs}
         rows = self._back.graph.inputs[-sum(self._back.is_stacked) :]
-        sizes = (x.dtype.size * element_count(x.shape) for x in rows if x in read)
-        return self.length * sum(sizes)
+        return self.length * sum(bytes_of_type(x.type) for x in rows if x in read)
 
     def _found_places(self, made_by: dict[Tensor, int]) -> list[int] | None:
         body, own, first = self._old.body, self._op.body, self._op.constants

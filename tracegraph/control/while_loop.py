@@ -46,9 +46,9 @@ from tracegraph.control.scan import (
     pushed_body,
 )
 from tracegraph.control.without_prints import without_prints, without_tokens
-from tracegraph.core.shapes import Size, element_count
+from tracegraph.core.shapes import Size
 from tracegraph.core.sparsity_patterns import Pattern
-from tracegraph.core.types import TOKEN, TensorType, bool_, int32
+from tracegraph.core.types import TOKEN, TensorType, bool_, bytes_of_type, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
 from tracegraph.ir.op import (
@@ -104,7 +104,7 @@ def usual_checkpoints(states: Sequence[TensorType]) -> int:
 def checkpoints_within(size: int, states: Sequence[TensorType]) -> int:
     """How many states of these types reverse mode keeps in `size` bytes, at least 2."""
     types = (x for x in states if x.is_static and x is not TOKEN)
-    one = sum(x.dtype.size * element_count(x.shape) for x in types)
+    one = sum(map(bytes_of_type, types))
     return min(max(size // max(one, 1), 2), _MOST)
 
 
