@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lowering.places import name_of, usual_device
-from tracegraph.core.shapes import element_count
 from tracegraph.core.source import Source, here
-from tracegraph.core.types import TensorType
+from tracegraph.core.types import TensorType, bytes_of_type
 from tracegraph.errors import ResourceExhaustedError, is_of_run, message
 from tracegraph.ir.tensor import Graph
 
@@ -55,18 +54,19 @@ def _needs(compiled: Any) -> Iterator[str]:
 def _largest(graph: Graph) -> Iterator[str]:
     """The largest values computed on the user's lines; XLA stores those that it does not fuse."""
     counts: Counter[tuple[TensorType, Source]] = Counter()
-    for inner in graph.graphs():
-        for node in inner.nodes:
-            counts.update((y.type, node.source) for y in node.outputs if y.type.is_static)
+    for node in graph.all_nodes():
+        counts.update((y.type, node.source) for y in node.outputs if y.type.is_static)
     if not counts:
         return
     yield "  its largest values, of which XLA stores those that it does not fuse:"
     by_line = _by_line(counts)
-    large = [row for row in by_line if _bytes(row[0]) * _SMALLER >= _bytes(by_line[0][0])]
+    large = [
+        row for row in by_line if bytes_of_type(row[0]) * _SMALLER >= bytes_of_type(by_line[0][0])
+    ]
     for type, source, count in large[:_TOLD]:
         times = "" if count == 1 else f" {count} times"
         text = f": {source.text}" if source.text else ""
-        yield f"    {_bytes(type):,} bytes{times}: {type} at {source}{text}"
+        yield f"    {bytes_of_type(type):,} bytes{times}: {type} at {source}{text}"
 
 
 def _by_line(
@@ -78,10 +78,4 @@ def _by_line(
         key = type, source.file, source.line, source.roles
         known = lines.get(key, (type, source, 0))
         lines[key] = type, source, known[2] + count
-    return sorted(lines.values(), key=lambda row: (-_bytes(row[0]), -row[2]))
-
-
-def _bytes(type: TensorType) -> int:
-    size = element_count(type.shape) * type.dtype.size
-    assert isinstance(size, int)
-    return size
+    return sorted(lines.values(), key=lambda row: (-bytes_of_type(row[0]), -row[2]))

@@ -43,9 +43,8 @@ from tracegraph.core.interrupts import (
     outside_interrupts,
 )
 from tracegraph.core.recursion_limit import headroom, recursion_limit
-from tracegraph.core.shapes import element_count
 from tracegraph.core.source import operation_name, place_of_thread
-from tracegraph.core.types import TensorType, token
+from tracegraph.core.types import TensorType, bytes_of_type, token
 from tracegraph.core.worker_thread import is_undisturbed, may_be_left, on_worker_thread
 from tracegraph.errors import (
     DTypeError,
@@ -715,9 +714,8 @@ class Program:
 
 def _compile_of(graph: Graph, seconds: float, is_read: bool) -> Compile:
     place = next((str(node.source) for node in graph.nodes if node.source.line), "")
-    nodes = sum(len(inner.nodes) for inner in graph.graphs())
     made = tuple(y.type for node in graph.nodes[:_TYPES_KEPT] for y in node.outputs)
-    return Compile(graph.name, place, graph.input_types, nodes, seconds, is_read, made)
+    return Compile(graph.name, place, graph.input_types, graph.node_count(), seconds, is_read, made)
 
 
 #: The programs bound to one device or, by their options, to one platform.
@@ -752,7 +750,7 @@ def _check_memory(graph: Graph) -> None:
     XLA would only find out while the program runs, when all of its results are lost.
     """
     limit = memory_bytes(usual_device())
-    results = {y: element_count(y.type.shape) * y.type.dtype.size for y in graph.outputs}
+    results = {y: bytes_of_type(y.type) for y in graph.outputs}
     total = sum(results.values())
     if limit is None or total <= limit:
         return
@@ -811,7 +809,7 @@ def _is_known(option: str, value: str) -> bool:
 
 
 def _has(kind: type[Op], graph: Graph) -> bool:
-    return any(isinstance(node.op, kind) for inner in graph.graphs() for node in inner.nodes)
+    return any(isinstance(node.op, kind) for node in graph.all_nodes())
 
 
 def shape_struct(type: TensorType, shape: Any = None, sharding: Any = None) -> Any:

@@ -35,7 +35,7 @@ from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.elementwise import Cast
-from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.simplify import dead_code, inlined
 from tracegraph.passes.specialise import specialise
 from tracegraph.signatures.results import Results
 from tracegraph.state.variable import Variable
@@ -182,7 +182,7 @@ class _Run:
 
     def widened(self, dtype: DType) -> _Run:
         """The same run with `dtype` in place of float32."""
-        graph = search.opened(_widened(self.graph, dtype, {}))
+        graph = inlined(_widened(self.graph, dtype, {}))
         pairs = zip(graph.inputs, self.values, strict=True)
         values = tuple(np.asarray(v).astype(x.type.dtype.numpy_dtype) for x, v in pairs)
         return dataclasses.replace(self, graph=graph, values=values)
@@ -208,7 +208,7 @@ class _Run:
 
     def inside(self, graph: Graph, values: Sequence[Any]) -> _Run:
         """The run of a region of this one."""
-        return dataclasses.replace(self, graph=search.opened(graph), values=tuple(values))
+        return dataclasses.replace(self, graph=inlined(graph), values=tuple(values))
 
 
 def _graph_of(who: str, f: Any, args: Sequence[Any]) -> _Run:
@@ -230,7 +230,7 @@ def _graph_of(who: str, f: Any, args: Sequence[Any]) -> _Run:
     results = graph.outputs[: traced.result_count + len(traced.assigned)]
     graph = Graph(graph.name, graph.inputs, graph.nodes, results)
     return _Run(
-        search.opened(graph),
+        inlined(graph),
         tuple(map(device_buffer, values)),
         concrete.results,
         tuple(traced.variables[i] for i in traced.assigned),

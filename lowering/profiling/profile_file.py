@@ -31,17 +31,13 @@ class CompiledModule:
     since a profile has every program of the process, and few of them ran."""
 
     def __init__(self, program: int, proto: bytes) -> None:
+        message = ProtocolMessage(proto)
         self.program = program
-        self.name = ""
-        self._protos: list[bytes] = []
+        self.name = message.text(1)
+        self._protos: list[bytes] = message.all(3)
         self._by_number: dict[int, Instruction] = {}
         self._computations: dict[int, list[Instruction]] = {}
         self._shares: dict[str, dict[str, float]] = {}
-        for number, value in fields(proto):
-            if number == 1:
-                self.name = value.decode()
-            elif number == 3:
-                self._protos.append(value)
 
     @functools.cached_property
     def instructions(self) -> Mapping[str, Instruction]:
@@ -57,14 +53,11 @@ class CompiledModule:
         return found
 
     def _read_computation(self, proto: bytes) -> list[Instruction]:
-        found: list[Instruction] = []
-        for number, value in fields(proto):
-            if number == 2:
-                own, instruction = _instruction(value)
-                self._by_number[own] = instruction
-                found.append(instruction)
-            elif number == 5:
-                self._computations[value] = found
+        message = ProtocolMessage(proto)
+        numbered = [_instruction(value) for value in message.all(2)]
+        found = [instruction for _, instruction in numbered]
+        self._by_number.update(numbered)
+        self._computations.update(dict.fromkeys(message.all(5), found))
         return found
 
     def shares(self, instruction: Instruction) -> Mapping[str, float]:
@@ -110,29 +103,15 @@ _WORK = {
 
 def _instruction(proto: bytes) -> tuple[int, Instruction]:
     """The number of an instruction, and its description."""
-    texts = {1: "", 2: ""}
-    own, elements, scopes = 0, 1, ""
-    operands: tuple[int, ...] = ()
-    called: tuple[int, ...] = ()
-    for number, value in fields(proto):
-        if number in texts:
-            texts[number] = value.decode()
-        elif number == 3:
-            elements = _elements(value)
-        elif number == 7:
-            scopes = next((x.decode() for n, x in fields(value) if n == 2), "")
-        elif number == 35:
-            own = value
-        elif number == 36:
-            operands += numbers(value)
-        elif number == 38:
-            called += numbers(value)
-    return own, Instruction(texts[1], texts[2], scopes, elements, operands, called)
-
-
-def _elements(shape: bytes) -> int:
-    sizes = [size for number, value in fields(shape) if number == 3 for size in numbers(value)]
-    return math.prod(sizes)
+    message = ProtocolMessage(proto)
+    return message.one(35, 0), Instruction(
+        name=message.text(1),
+        opcode=message.text(2),
+        scopes=ProtocolMessage(message.one(7, b"")).text(2),
+        elements=math.prod(ProtocolMessage(message.one(3, b"")).numbers(3)),
+        operands=message.numbers(36),
+        called=message.numbers(38),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,39 +146,24 @@ class _Plane:
     """A plane of a profile: a device, the host, or metadata about programs."""
 
     def __init__(self, proto: bytes) -> None:
-        self.name = ""
-        self._lines: list[bytes] = []
-        self._event_kinds: list[bytes] = []
-        self._stat_names: dict[int, str] = {}
-        for number, value in fields(proto):
-            if number == 2:
-                self.name = value.decode()
-            elif number == 3:
-                self._lines.append(value)
-            elif number == 4:
-                self._event_kinds += [x for n, x in fields(value) if n == 2]
-            elif number == 5:
-                for kind in (x for n, x in fields(value) if n == 2):
-                    row = dict(fields(kind))
-                    self._stat_names[row.get(1, 0)] = row.get(2, b"").decode(errors="replace")
+        message = ProtocolMessage(proto)
+        self.name = message.text(2)
+        self._lines: list[bytes] = message.all(3)
+        #: Tables are stored as messages of a key and a value.
+        self._event_kinds = [x for row in message.messages(4) for x in row.messages(2)]
+        kinds = [x for row in message.messages(5) for x in row.messages(2)]
+        self._stat_names = {kind.one(1, 0): kind.text(2) for kind in kinds}
 
     def events(self) -> Iterator[Event]:
         """The runs of instructions, with what other events say about their ends."""
         begun: list[tuple[Event, Any]] = []
         ends: dict[Any, float] = {}
         is_on_host = not self.name.startswith("/device:")
-        for line in self._lines:
-            thread, begin, events = "", 0, []
-            for number, value in fields(line):
-                if number == 2:
-                    thread = value.decode(errors="replace")
-                elif number == 3:
-                    begin = value
-                elif number == 4:
-                    events.append(value)
-            for event in events:
+        for line in map(ProtocolMessage, self._lines):
+            thread = line.text(2)
+            for event in line.all(4):
                 offset, length, stats = self._event(event)
-                start = begin * 1e-9 + offset * 1e-12
+                start = line.one(3, 0) * 1e-9 + offset * 1e-12
                 if "hlo_op" in stats:
                     where = str(stats.get("hlo_module", "")), int(stats.get("program_id", -1))
                     times = thread, start, length * 1e-12, start
@@ -213,17 +177,8 @@ class _Plane:
     def _event(self, event: bytes) -> tuple[int, int, dict[str, Any]]:
         """When an event began and how long it took, in picoseconds, and its statistics; `_p` and
         `_c` connect events of one work, by numbers that do not repeat."""
-        offset = length = 0
-        stats: dict[str, Any] = {}
-        for number, value in fields(event):
-            if number == 2:
-                offset = value
-            elif number == 3:
-                length = value
-            elif number == 4:
-                name, stat = self._stat(value)
-                stats[name] = stat
-        return offset, length, stats
+        message = ProtocolMessage(event)
+        return message.one(2, 0), message.one(3, 0), dict(map(self._stat, message.all(4)))
 
     def _stat(self, proto: bytes) -> tuple[str, Any]:
         """The name of a statistic and its value; a text value may refer to another name."""
@@ -242,14 +197,38 @@ class _Plane:
     def modules(self) -> Iterator[CompiledModule]:
         """The modules of programs, stored as statistics under a program's name."""
         for kind in self._event_kinds:
-            stats = [dict(fields(x)) for n, x in fields(kind) if n == 5]
-            protos = [row[6] for row in stats if 6 in row]
-            programs = [row[3] for row in stats if 3 in row]
+            stats = kind.messages(5)
+            protos = [proto for row in stats for proto in row.messages(6)]
+            programs = [program for row in stats for program in row.all(3)]
             for hlo, program in zip(protos, programs):
-                yield from (CompiledModule(program, x) for n, x in fields(hlo) if n == 1)
+                yield from (CompiledModule(program, x) for x in hlo.all(1))
 
 
 # Protocol buffers.
+
+
+class ProtocolMessage:
+    """The fields of a message by number; of one that occurs several times, the last counts."""
+
+    def __init__(self, proto: bytes) -> None:
+        self._values: dict[int, list[Any]] = defaultdict(list)
+        for number, value in fields(proto):
+            self._values[number].append(value)
+
+    def all(self, number: int) -> list[Any]:
+        return self._values[number]
+
+    def one(self, number: int, otherwise: Any) -> Any:
+        return (self._values[number] or [otherwise])[-1]
+
+    def text(self, number: int) -> str:
+        return self.one(number, b"").decode(errors="replace")
+
+    def numbers(self, number: int) -> tuple[int, ...]:
+        return tuple(n for value in self._values[number] for n in numbers(value))
+
+    def messages(self, number: int) -> list[ProtocolMessage]:
+        return [*map(ProtocolMessage, self._values[number])]
 
 
 def numbers(value: Any) -> tuple[int, ...]:

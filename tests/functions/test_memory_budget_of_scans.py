@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from tracegraph.calls.opened import with_calls_opened
 from tracegraph.control.less_memory.segments import _best
 from tracegraph.eager import backend
 from tracegraph.memory_budgets.recomputation import _with_other_loops
+from tracegraph.passes.simplify import with_calls_opened
 
 ROWS, WIDTH = 64, 8
 X = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32)

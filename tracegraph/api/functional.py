@@ -19,7 +19,6 @@ from tracegraph.array.creation import identity
 from tracegraph.autograph.scope import as_iteration
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.core.shapes import same_size
-from tracegraph.core.type_variables import Parameters, Result
 from tracegraph.core.types import int32
 from tracegraph.differentiation.accumulator import ForwardAccumulator, tangent_of
 from tracegraph.differentiation.pfor import parallel_for
@@ -34,6 +33,7 @@ from tracegraph.errors import (
     kind_of,
     shown,
 )
+from tracegraph.functions.function import Parameters, Result
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor

@@ -17,7 +17,7 @@ import numpy as np
 
 from tracegraph.archive.manifest import Entry, has_surrogates
 from tracegraph.archive.tensors import Stored, TensorFile, sizes_of, stored_array, stored_type
-from tracegraph.core.types import TensorType
+from tracegraph.core.types import TensorType, bytes_of_type
 
 #: The most bytes of a part.
 PART_BYTES = 2**24
@@ -56,8 +56,8 @@ def _steps(type: TensorType) -> list[int]:
     """For each axis of an array, the number of elements between cuts."""
     shape: Any = type.shape
     counts = [1] * len(shape)
-    size = math.prod(shape) * type.dtype.size
-    while 2 * math.prod(counts) <= min(_MOST_PARTS, size // LEAST_BYTES):
+    most = min(_MOST_PARTS, bytes_of_type(type) // LEAST_BYTES)
+    while 2 * math.prod(counts) <= most:
         halves = [
             i for i, count in enumerate(counts) if count < _PIECES and shape[i] % (2 * count) == 0
         ]
@@ -145,7 +145,7 @@ class StoredParts:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.type.shape) * self.type.dtype.size  # type: ignore[arg-type]
+        return bytes_of_type(self.type)
 
     @property
     def places(self) -> list[tuple[TensorFile, str]]:

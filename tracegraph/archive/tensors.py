@@ -12,7 +12,6 @@ import functools
 import hashlib
 import io
 import json
-import math
 import os
 import threading
 import weakref
@@ -25,7 +24,7 @@ from safetensors import safe_open
 
 from tracegraph.archive.manifest import Entry, excerpt
 from tracegraph.core.interrupts import outside_interrupts
-from tracegraph.core.types import BY_SHORT, TensorType, type_of_array
+from tracegraph.core.types import BY_SHORT, TensorType, bytes_of_type, type_of_array
 from tracegraph.core.worker_thread import Task
 from tracegraph.errors import LoadError, fail, reason_of
 
@@ -293,7 +292,7 @@ class Stored:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.type.shape) * self.type.dtype.size  # type: ignore[arg-type]
+        return bytes_of_type(self.type)
 
     @property
     def places(self) -> list[tuple[TensorFile, str]]:

@@ -378,13 +378,12 @@ def _may_read_off_path(graph: Graph) -> bool:
     """Whether a rule may read differentiable values that have no cotangents: a chosen gradient may
     read any; the rule of an op with several outputs, such as `eigh`, another output; and that of a
     loop a state that only its condition reads."""
-    nodes = (node for inner in graph.graphs() for node in inner.nodes)
     return any(
         node.op.chosen_gradient
         or is_registered(node.op)
         or node.op.regions
         or _differentiable_count(node.outputs) > 1
-        for node in nodes
+        for node in graph.all_nodes()
     )
 
 

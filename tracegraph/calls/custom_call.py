@@ -7,7 +7,7 @@ Transposing requires it to be linear in the cotangents; an error names what viol
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from tracegraph.calls.call import Call, as_tuple, call, derived_name, own_size
@@ -297,13 +297,8 @@ class CustomCall(Call):
 def _has_choices(backward: Graph, seeds: Sequence[Tensor]) -> bool:
     """Whether a node between the cotangents and the gradients has a user-chosen derivative."""
     path = path_between(backward.nodes, seeds, backward.outputs)
-    inner = [node for node in path for graph in _graphs_of(node) for node in graph.nodes]
+    inner = [x for node in path for graph in node.op.graphs() for x in graph.all_nodes()]
     return any(_is_chosen(node) for node in (*path, *inner))
-
-
-def _graphs_of(node: Node) -> Iterator[Graph]:
-    for graph in node.op.graphs():
-        yield from graph.graphs()
 
 
 def _is_chosen(node: Node) -> bool:

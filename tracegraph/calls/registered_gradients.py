@@ -28,12 +28,7 @@ def with_registered_gradients(graph: Graph) -> Graph:
 
 def _baked(graph: Graph, orders: int) -> Graph:
     """The bodies of custom calls stay unchanged: nothing ever differentiates them."""
-    bodies = {
-        node.op.body
-        for inner in graph.graphs()
-        for node in inner.nodes
-        if isinstance(node.op, CustomCall)
-    }
+    bodies = {node.op.body for node in graph.all_nodes() if isinstance(node.op, CustomCall)}
 
     def change(node: Node, op: Op) -> Op:
         return _custom_call(node, orders) if is_registered(op) and orders else op

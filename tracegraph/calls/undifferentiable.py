@@ -53,8 +53,7 @@ def without_custom_gradients(graph: Graph) -> Graph:
 
 def lacks_custom_gradients(graph: Graph) -> bool:
     """Whether any call, here or in called graphs, has lost its custom gradient."""
-    nodes = (node for inner in graph.graphs() for node in inner.nodes)
-    return any(isinstance(node.op, UndifferentiableCall) for node in nodes)
+    return any(isinstance(node.op, UndifferentiableCall) for node in graph.all_nodes())
 
 
 def _plain(node: Node, op: Any) -> Op:

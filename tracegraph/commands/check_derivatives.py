@@ -296,7 +296,6 @@ def _norm(values: Sequence[Tensor]) -> float:
 
 def _epsilon(entry: NamedGraph) -> float:
     """The distance from 1 to the next number, in the narrowest dtype that the graph uses."""
-    graphs = list(entry.graph.graphs())
-    values = [y for graph in graphs for node in graph.nodes for y in node.outputs]
+    values = [y for node in entry.graph.all_nodes() for y in node.outputs]
     dtypes = {x.dtype for x in [*values, *entry.graph.inputs] if x.dtype.is_differentiable}
     return max(float(ml_dtypes.finfo(dtype.real.numpy_dtype).eps) for dtype in dtypes)

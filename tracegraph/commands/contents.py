@@ -6,7 +6,6 @@ import abc
 import contextlib
 import copy
 import functools
-import math
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from tracegraph.archive.value_encoding import record_kind
 from tracegraph.calls.call import Call, as_tuple
 from tracegraph.commands.answers import Misuse, refuse_name
 from tracegraph.core.source import UNKNOWN
-from tracegraph.core.types import BY_SHORT, TOKEN, TensorType
+from tracegraph.core.types import BY_SHORT, TOKEN, TensorType, bytes_of_type
 from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import LoadError, Mismatch, fact_of, fail
 from tracegraph.functions.concrete import ConcreteFunction
@@ -112,10 +111,9 @@ class NamedGraph(abc.ABC):
     @property
     def custom_gradients(self) -> list[tuple[str, str]]:
         """The names of the bodies with custom gradients, and of those gradients."""
-        ops = (node.op for graph in self.graph.graphs() for node in graph.nodes)
         pairs = (
             (op.regions[0].graph.name, op.chosen_gradient.name)
-            for op in ops
+            for op in (node.op for node in self.graph.all_nodes())
             if op.chosen_gradient is not None
         )
         return list(dict.fromkeys(pairs))
@@ -357,7 +355,7 @@ class SavedContents(Contents):
         for row in self.manifest["variables"].value:
             weight = weights[row["weight"]]
             type = TensorType(BY_SHORT[weight["dtype"]], tuple(weight["shape"]))
-            size = math.prod(type.shape) * type.dtype.size  # type: ignore[arg-type]
+            size = bytes_of_type(type)
             found.append(
                 SavedVariable(
                     row["weight"],

@@ -135,15 +135,11 @@ def entry_data(entry: NamedGraph) -> dict[str, Any]:
         "fixed": {name: repr(value) for name, value in entry.fixed.items()},
         "outputs": [{"name": name, "type": str(type)} for name, type in entry.outputs.items()],
         "variables": len(entry.variables),
-        "nodes": _node_count(entry.graph),
+        "nodes": entry.graph.node_count(),
         "custom_gradients": [
             {"body": body, "backward": backward} for body, backward in entry.custom_gradients
         ],
     }
-
-
-def _node_count(graph: Graph) -> int:
-    return sum(len(inner.nodes) for inner in graph.graphs())
 
 
 def listing_data(contents: Contents) -> dict[str, Any]:

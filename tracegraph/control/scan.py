@@ -38,7 +38,7 @@ from tracegraph.control.without_prints import (
 from tracegraph.core.later import opened
 from tracegraph.core.shapes import Size, element_count, same_shape, same_size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern, moved
-from tracegraph.core.types import TOKEN, DType, TensorType, bool_, float32
+from tracegraph.core.types import TOKEN, DType, TensorType, bool_, bytes_of_type, float32
 from tracegraph.errors import Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
 from tracegraph.ir.op import (
@@ -712,23 +712,10 @@ def without_row_products(op: Scan, inputs: Sequence[Tensor]) -> tuple[Scan, list
     """The scan with the matrix products that need no state hoisted: for all steps they form a
     single product before it. Without states the steps are independent anyway, and the scan stays as
     it is."""
-    body = op.body
-    if not op.states or not isinstance(op.length, int):
-        return op, [*inputs]
-    by_state = {*body.inputs[op.constants : op.rows]}
-    by_row = {*body.inputs[op.rows :]}
-    products: list[Tensor] = []
-    for node in body.nodes:
-        if not by_state.isdisjoint(node.inputs):
-            by_state.update(node.outputs)
-        elif not by_row.isdisjoint(node.inputs):
-            by_row.update(node.outputs)
-            if isinstance(node.op, Bilinear) and not by_row.isdisjoint(node.inputs):
-                products += node.outputs
-    sizes = [y.type.dtype.numpy_dtype.itemsize * element_count(y.type.shape) for y in products]
-    if not products or not all(isinstance(size, int) for size in sizes):
-        return op, [*inputs]
-    if op.length * sum(sizes) > _LARGEST_TAKEN_OUT:
+    body, products = op.body, _products_of_rows(op)
+    sizes = [bytes_of_type(y.type) for y in products]
+    is_known = isinstance(op.length, int) and all(isinstance(size, int) for size in sizes)
+    if not (op.states and products and is_known and op.length * sum(sizes) <= _LARGEST_TAKEN_OUT):
         return op, [*inputs]
     stateless = [*range(op.constants), *range(op.rows, len(inputs))]
     nodes = tuple(live_nodes(body.nodes, products))
@@ -745,6 +732,21 @@ def without_row_products(op: Scan, inputs: Sequence[Tensor]) -> tuple[Scan, list
         replay(rest, env)
         small = dead_code(builder.finish([env[y] for y in body.outputs]))
     return op.with_body(small, op.constants, op.states), [*inputs, *found]
+
+
+def _products_of_rows(op: Scan) -> list[Tensor]:
+    """The matrix products in the body that read rows, and no state."""
+    by_state = {*op.body.inputs[op.constants : op.rows]}
+    by_row = {*op.body.inputs[op.rows :]}
+    products: list[Tensor] = []
+    for node in op.body.nodes:
+        if not by_state.isdisjoint(node.inputs):
+            by_state.update(node.outputs)
+        elif not by_row.isdisjoint(node.inputs):
+            by_row.update(node.outputs)
+            if isinstance(node.op, Bilinear):
+                products += node.outputs
+    return products
 
 
 def interleaved(

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from tracegraph.calls.call import has_plan
-from tracegraph.calls.opened import with_calls_opened
 from tracegraph.control.scan import BackwardStep, Scan, type_of_sum
 from tracegraph.control.while_loop import (
     COUNT,
@@ -26,8 +25,8 @@ from tracegraph.control.while_loop import (
     usual_checkpoints,
 )
 from tracegraph.control_passes.ranges import most_steps
-from tracegraph.core.shapes import element_count
 from tracegraph.core.source import sourced
+from tracegraph.core.types import bytes_of_type
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full
@@ -35,7 +34,7 @@ from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import ADD, SUB, Less
 from tracegraph.ops.index import DynamicSlice, DynamicUpdateSlice
 from tracegraph.ops.shape import Reshape
-from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.simplify import dead_code, with_calls_opened
 from tracegraph.passes.specialise import specialise
 
 #: The most bytes for the rows of all loops without a budget: zeroing them takes a millisecond or
@@ -83,8 +82,7 @@ def _with_loops_in_sight(graph: Graph) -> Graph:
 
 
 def _has_whiles(graph: Graph) -> bool:
-    nodes = (node for inner in graph.graphs() for node in inner.nodes)
-    return any(isinstance(node.op, While | WhileGradient) for node in nodes)
+    return any(isinstance(node.op, While | WhileGradient) for node in graph.all_nodes())
 
 
 def _chosen(graph: Graph, budget: int | None) -> dict[Node, Stacking]:
@@ -173,8 +171,7 @@ class Stacking:
         """The size of the rows that are read."""
         read = {x for node in self._back.graph.nodes for x in node.inputs}
         rows = self._back.graph.inputs[-sum(self._back.is_stacked) :]
-        sizes = (x.dtype.size * element_count(x.shape) for x in rows if x in read)
-        return self.length * sum(sizes)
+        return self.length * sum(bytes_of_type(x.type) for x in rows if x in read)
 
     def _found_places(self, made_by: dict[Tensor, int]) -> list[int] | None:
         body, own, first = self._old.body, self._op.body, self._op.constants

@@ -46,9 +46,9 @@ from tracegraph.control.scan import (
     pushed_body,
 )
 from tracegraph.control.without_prints import without_prints, without_tokens
-from tracegraph.core.shapes import Size, element_count
+from tracegraph.core.shapes import Size
 from tracegraph.core.sparsity_patterns import Pattern
-from tracegraph.core.types import TOKEN, TensorType, bool_, int32
+from tracegraph.core.types import TOKEN, TensorType, bool_, bytes_of_type, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
 from tracegraph.ir.op import (
@@ -66,7 +66,7 @@ from tracegraph.ir.op import (
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full, stack
-from tracegraph.ops.constant import Constant, constant
+from tracegraph.ops.constant import constant, constant_value
 from tracegraph.ops.elementwise import (
     ADD,
     Add,
@@ -104,7 +104,7 @@ def usual_checkpoints(states: Sequence[TensorType]) -> int:
 def checkpoints_within(size: int, states: Sequence[TensorType]) -> int:
     """How many states of these types reverse mode keeps in `size` bytes, at least 2."""
     types = (x for x in states if x.is_static and x is not TOKEN)
-    one = sum(x.dtype.size * element_count(x.shape) for x in types)
+    one = sum(map(bytes_of_type, types))
     return min(max(size // max(one, 1), 2), _MOST)
 
 
@@ -170,7 +170,9 @@ class While(ConditionalLoop):
                 place, fixed = places.get(counter), places.get(bound)
                 if place is None:
                     continue
-                is_fixed = _is_constant(bound) if fixed is None else fixed < self.constants
+                is_fixed = (
+                    constant_value(bound) is not None if fixed is None else fixed < self.constants
+                )
                 growth = direction * _growth(self.body, place, self.constants)
                 if is_fixed and growth > 0:
                     is_less = type(test.node.op) is Less and counter is one
@@ -415,7 +417,8 @@ def _output_of(branch: Graph, node: Node, output: Tensor) -> Tensor:
 
 
 def _is_false(x: Tensor) -> bool:
-    return x.node is not None and isinstance(x.node.op, Constant) and not np.any(x.node.op.value)
+    value = constant_value(x)
+    return value is not None and not np.any(value)
 
 
 #: Where the first operand of a condition must go for it to end.
@@ -425,13 +428,8 @@ _DIRECTIONS: dict[type[Op], int] = {Less: 1, LessEqual: 1, Greater: -1, GreaterE
 def _ends_soon(counter: Counter) -> bool:
     """Whether a counter that starts at 0, or counts down, bounds the steps by few, as far as that
     is known."""
-    if counter.bound.node is None or not isinstance(counter.bound.node.op, Constant):
-        return True
-    return int(counter.bound.node.op.value) <= counter.growth * LONG_LOOP
-
-
-def _is_constant(x: Tensor) -> bool:
-    return x.node is not None and type(x.node.op) is Constant
+    bound = constant_value(counter.bound)
+    return bound is None or int(bound) <= counter.growth * LONG_LOOP
 
 
 def _growth(body: Graph, place: int, constants: int) -> int:
@@ -445,8 +443,8 @@ def _growth(body: Graph, place: int, constants: int) -> int:
     one, two = y.node.inputs
     sign = 1 if type(y.node.op) is Add else -1
     other = two if one is x else one if two is x and sign > 0 else None
-    op = None if other is None or other.node is None else other.node.op
-    return sign * int(op.value) if isinstance(op, Constant) else 0
+    value = None if other is None else constant_value(other)
+    return 0 if value is None else sign * int(value)
 
 
 def _grown(
@@ -711,8 +709,7 @@ class WhileGradient(Loop):
 
 def has_while_gradients(graph: Graph) -> bool:
     """Whether a graph, or one that it calls, goes back through loops of unknown length."""
-    nodes = (node for inner in graph.graphs() for node in inner.nodes)
-    return any(type(node.op) is WhileGradient for node in nodes)
+    return any(type(node.op) is WhileGradient for node in graph.all_nodes())
 
 
 def while_gradient(body: Graph, constants: int, present: Flags, checkpoints: int) -> WhileGradient:

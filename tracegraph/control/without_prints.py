@@ -16,17 +16,14 @@ def calls_python(graph: Graph) -> bool:
     """Whether it calls Python for more than printing: to return values, or with access to state."""
     return graph.cuts_runs and any(
         isinstance(node.op, HostCall) and (node.op.types or node.op.sees_variables)
-        for inner in graph.graphs()
-        for node in inner.nodes
+        for node in graph.all_nodes()
     )
 
 
 def lengths_of_runs(graph: Graph) -> set[str]:
     """The names of the lengths of the loops inside of it that only their runs know, since they call
     Python."""
-    return {
-        name for inner in graph.graphs() for node in inner.nodes for name in node.op.sizes_of_runs
-    }
+    return {name for node in graph.all_nodes() for name in node.op.sizes_of_runs}
 
 
 def without_prints(graph: Graph) -> Graph:

@@ -310,9 +310,7 @@ def _has_sites_inside(node: Node) -> bool:
 
 def _has_sites(graph: Graph) -> bool:
     return any(
-        any(map(may_be_nan, node.outputs)) and bool(node.inputs)
-        for inner in graph.graphs()
-        for node in inner.nodes
+        any(map(may_be_nan, node.outputs)) and bool(node.inputs) for node in graph.all_nodes()
     )
 
 
@@ -341,7 +339,7 @@ def _masked(graph: Graph) -> Callable[[Tensor], bool]:
 
 
 def _calls_python(body: Graph) -> bool:
-    return any(isinstance(node.op, HostCall) for inner in body.graphs() for node in inner.nodes)
+    return any(isinstance(node.op, HostCall) for node in body.all_nodes())
 
 
 def _numbers(value: np.ndarray) -> np.ndarray:

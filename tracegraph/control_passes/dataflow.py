@@ -15,7 +15,7 @@ from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.op import Flow, MissingRule, Op
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_type
 from tracegraph.ops.broadcast import full
-from tracegraph.ops.constant import Constant
+from tracegraph.ops.constant import constant_value
 from tracegraph.ops.elementwise import Cast
 from tracegraph.passes.registry import cotangents_of, registry_version
 
@@ -137,10 +137,10 @@ def becomes_float64(number: Tensor, nodes: Iterable[Node]) -> bool:
     for node in nodes:
         if reached.isdisjoint(node.inputs):
             continue
-        inner = [x for graph in node.op.graphs() for each in graph.graphs() for x in each.nodes]
+        inner = [x for graph in node.op.graphs() for x in graph.all_nodes()]
         if any(map(_is_widening, (node, *inner))):
             return True
-        is_number = all(x in reached or _is_constant(x) for x in node.inputs)
+        is_number = all(x in reached or constant_value(x) is not None for x in node.inputs)
         if is_number or inner:
             reached.update(y for y in node.outputs if y.type == number.type)
     return False
@@ -149,7 +149,3 @@ def becomes_float64(number: Tensor, nodes: Iterable[Node]) -> bool:
 def _is_widening(node: Node) -> bool:
     is_scalar = isinstance(node.op, Cast) and node.inputs[0].type == TensorType(float32, ())
     return is_scalar and node.outputs[0].dtype is float64
-
-
-def _is_constant(x: Tensor) -> bool:
-    return x.node is not None and isinstance(x.node.op, Constant)

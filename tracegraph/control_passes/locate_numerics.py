@@ -20,7 +20,6 @@ from tracegraph.ops.effect import Check
 from tracegraph.ops.elementwise import ADD, AND, Cast, IsFinite, LogicalNot, NotEqual
 from tracegraph.ops.reduce import All
 from tracegraph.ops.shape import Concatenate, Reshape
-from tracegraph.passes.specialise import specialise
 
 MESSAGE = "the results hold nan or infinity"
 
@@ -40,39 +39,6 @@ def with_finite_check(graph: Graph, count: int) -> Graph:
         for y in dict.fromkeys(filter(may_be_nan, outputs[:count])):
             holds = AND(holds, All(None)(IsFinite()(computable(y))))
         return builder.finish([*outputs, Check(MESSAGE)(holds)])
-
-
-def opened(graph: Graph) -> Graph:
-    """The graph with the bodies of calls inlined; branches and loops stay."""
-    with Builder(graph.name) as builder:
-        env = copy_inputs(graph, builder)
-        _open(builder, graph, env)
-        return builder.finish([env[y] for y in graph.outputs])
-
-
-def _open(builder: Builder, graph: Graph, env: dict[Tensor, Tensor]) -> None:
-    """Appends the nodes of `graph`, and those of bodies, without recursion: calls may nest
-    deeply."""
-    open_bodies: list[tuple[Graph, Iterator[Node], dict[Tensor, Tensor], Node | None]]
-    open_bodies = [(graph, iter(graph.nodes), env, None)]
-    while open_bodies:
-        graph, nodes, env, caller = open_bodies[-1]
-        node = next(nodes, None)
-        if node is None:
-            open_bodies.pop()
-            if caller is not None:
-                outer = open_bodies[-1][2]
-                outer.update((y, env[z]) for y, z in zip(caller.outputs, graph.outputs))
-            continue
-        inputs = tuple([env[x] for x in node.inputs])
-        body = node.op.inlined
-        if body is None:
-            outputs = builder.add(node.op, inputs, node.source)
-            env.update(zip(node.outputs, outputs, strict=True))
-            continue
-        body = specialise(body, [x.type for x in inputs])
-        inner = dict(zip(body.inputs, inputs, strict=True))
-        open_bodies.append((body, iter(body.nodes), inner, node))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,20 +15,13 @@ from typing import Any
 from tracegraph.core.shapes import Dim
 from tracegraph.core.types import TOKEN, TensorType, int32
 from tracegraph.errors import TraceError, fail
-from tracegraph.ir.builder import Builder, copy_inputs, current, replay
+from tracegraph.ir.builder import Builder, current, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.constant import Iota, RuntimeSize
 from tracegraph.ops.effect import EFFECTS, Check, HostCall, Load, Read, Store
 from tracegraph.passes.common_subexpressions import live_nodes
-from tracegraph.passes.simplify import dead_code, share
-from tracegraph.passes.specialise import (
-    bound_names,
-    names_used,
-    new_names,
-    renamed,
-    specialise,
-    unbound_names,
-)
+from tracegraph.passes.simplify import dead_code, inlined, share
+from tracegraph.passes.specialise import bound_names, names_used, new_names, renamed, unbound_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +50,21 @@ class SplitGraph:
     parts: tuple[Part, ...]
 
 
+class _Stage:
+    """The nodes of a part while they are gathered: `members` become its graph."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.loads: list[Node] = []
+        self.members: list[Node] = []
+        self.sizes: list[Node] = []
+        self.effects: list[Node] = []
+
+
 def has_calls_that_see(graph: Graph) -> bool:
     """Whether it calls Python functions that may read and assign Variables."""
     return graph.cuts_runs and any(
-        isinstance(node.op, HostCall) and node.op.sees_variables
-        for inner in graph.graphs()
-        for node in inner.nodes
+        isinstance(node.op, HostCall) and node.op.sees_variables for node in graph.all_nodes()
     )
 
 
@@ -96,31 +98,22 @@ def split_at_cuts(graph: Graph) -> SplitGraph:
 
 
 def _split(graph: Graph) -> SplitGraph:
-    opened = share(dead_code(_opened(graph)))
+    opened = share(dead_code(inlined(graph, lambda body: body.cuts_runs)))
     stages, cut_stages = _stages(opened)
-    stage_count = 1 + max((*stages.values(), *cut_stages.values()), default=0)
-    members: list[list[Node]] = [[] for _ in range(stage_count)]
-    loads: list[list[Node]] = [[] for _ in range(stage_count)]
-    sizes: list[list[Node]] = [[] for _ in range(stage_count)]
-    effects: list[list[Node]] = [[] for _ in range(stage_count)]
+    last = max((*stages.values(), *cut_stages.values()), default=0)
+    found = [_Stage(f"{graph.name}_{i}" if last else graph.name) for i in range(last + 1)]
     for node in opened.nodes:
         if isinstance(node.op, Load):
-            loads[stages[node.outputs[0]]].append(node)
+            found[stages[node.outputs[0]]].loads.append(node)
         elif isinstance(node.op, RuntimeSize):
-            sizes[cut_stages[node]].append(node)
-            members[stages[node.outputs[0]]].append(_of_known_size(node))
+            found[cut_stages[node]].sizes.append(node)
+            found[stages[node.outputs[0]]].members.append(_of_known_size(node))
         elif _makes_effects(node):
-            effects[cut_stages[node]].append(node)
+            found[cut_stages[node]].effects.append(node)
         else:
-            members[stages[node.outputs[0]]].append(node)
-    cuts = [[*a, *b] for a, b in zip(sizes, effects, strict=True)]
-    wanted = _wanted(opened, members, cuts)
-    names = [f"{graph.name}_{i}" for i in range(stage_count)] if stage_count > 1 else [graph.name]
-    returned = _sizes_returned(opened)
-    parts = [
-        _part(names[i], loads[i], members[i], wanted[i], sizes[i], effects[i], returned)
-        for i in range(stage_count)
-    ]
+            found[stages[node.outputs[0]]].members.append(node)
+    wanted, returned = _wanted(opened, found), _sizes_returned(opened)
+    parts = [_part(*row, returned) for row in zip(found, wanted, strict=True)]
     _check_sizes(opened, parts)
     return SplitGraph(opened, tuple(parts))
 
@@ -147,28 +140,6 @@ def _of_known_size(node: Node) -> Node:
     counting = Node(Iota(node.op.size, int32), (), node.source, node.builder)
     counting.outputs = node.outputs
     return counting
-
-
-def _opened(graph: Graph) -> Graph:
-    """The graph with the bodies of cut calls inlined."""
-    with Builder(graph.name) as builder:
-        env = copy_inputs(graph, builder)
-        _replay_opened(builder, graph, env)
-        return builder.finish([env[y] for y in graph.outputs])
-
-
-def _replay_opened(builder: Builder, graph: Graph, env: dict[Tensor, Tensor]) -> None:
-    for node in graph.nodes:
-        inputs = tuple([env[x] for x in node.inputs])
-        body = node.op.inlined
-        if body is not None and body.cuts_runs:
-            body = specialise(body, [x.type for x in inputs])
-            inner = dict(zip(body.inputs, inputs, strict=True))
-            _replay_opened(builder, body, inner)
-            outputs: Sequence[Tensor] = [inner[y] for y in body.outputs]
-        else:
-            outputs = builder.add(node.op, inputs, node.source)
-        env.update(zip(node.outputs, outputs, strict=True))
 
 
 def _stages(graph: Graph) -> tuple[dict[Tensor, int], dict[Node, int]]:
@@ -233,15 +204,15 @@ def operands(node: Node) -> Sequence[Tensor]:
     return [x for x in node.inputs if x.type is not TOKEN]
 
 
-def _wanted(graph: Graph, members: list[list[Node]], cuts: list[list[Node]]) -> list[set[Tensor]]:
+def _wanted(graph: Graph, stages: Sequence[_Stage]) -> list[set[Tensor]]:
     """For each part the values that are used elsewhere: by what follows it, a later part, or the
     caller."""
     wanted: list[set[Tensor]] = []
     later = {*graph.outputs, *_checked(graph)}
-    for nodes, after in zip(reversed(members), reversed(cuts), strict=True):
-        later.update(x for node in after for x in operands(node))
+    for stage in reversed(stages):
+        later.update(x for node in (*stage.sizes, *stage.effects) for x in operands(node))
         wanted.append(set(later))
-        later.update(x for node in nodes for x in node.inputs)
+        later.update(x for node in stage.members for x in node.inputs)
     return wanted[::-1]
 
 
@@ -254,29 +225,21 @@ def _checked(graph: Graph) -> list[Tensor]:
     return [x for node in checks for x in (*node.inputs, *node.outputs)]
 
 
-def _part(
-    name: str,
-    loads: list[Node],
-    members: list[Node],
-    wanted: set[Tensor],
-    sizes: list[Node],
-    effects: list[Node],
-    returned: dict[str, Tensor],
-) -> Part:
-    outputs = tuple(y for node in members for y in node.outputs if y in wanted)
-    nodes = live_nodes(members, outputs)
+def _part(stage: _Stage, wanted: set[Tensor], returned: dict[str, Tensor]) -> Part:
+    outputs = tuple(y for node in stage.members for y in node.outputs if y in wanted)
+    nodes = live_nodes(stage.members, outputs)
     made = {y for node in nodes for y in node.outputs}
     taken = dict.fromkeys(x for node in nodes for x in node.inputs if x not in made)
     # Sizes that a Python function chose are determined by its results.
     unbound = unbound_names(taken, nodes)
     taken.update((returned[name], None) for name in unbound if name in returned)
     read = tuple(name for name in unbound if name not in returned)
-    used = tuple(taken)
-    with Builder(name) as builder:
-        env = {x: builder.input_like(x) for x in used}
+    with Builder(stage.name) as builder:
+        env = {x: builder.input_like(x) for x in taken}
         replay(nodes, env)
         graph = builder.finish([env[y] for y in outputs])
-    return Part(tuple(loads), used, outputs, graph, read, tuple(sizes), tuple(effects))
+    loads, sizes, effects = map(tuple, (stage.loads, stage.sizes, stage.effects))
+    return Part(loads, tuple(taken), outputs, graph, read, sizes, effects)
 
 
 def variable_input(handle: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from tracegraph.core.shapes import (
     check_bytes,
     checked_shape,
     dimensions_text,
+    element_count,
     is_static,
     same_shape,
 )
@@ -309,6 +310,12 @@ class TensorType:
 
 
 TOKEN = TensorType(token)
+
+
+@functools.lru_cache(1024)
+def bytes_of_type(type: TensorType) -> Any:
+    """The bytes of a tensor of a type: an int, or a size if one of its sizes is open."""
+    return element_count(type.shape) * type.dtype.size
 
 
 def rank_fix(*types: TensorType) -> str:

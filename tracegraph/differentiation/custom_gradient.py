@@ -49,7 +49,7 @@ from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import CallTrace, Trace, Traced, restored
 
 if TYPE_CHECKING:
-    from tracegraph.core.type_variables import Parameters, Result
+    from tracegraph.functions.function import Parameters, Result
 
 
 class TracedAtCalls:

@@ -145,7 +145,7 @@ class Execution:
     def _may_pay_to_roll(self) -> bool:
         """Not on a GPU, which starts the kernels of a straight program all at once, but those of a
         loop step by step: the step of a transformer of four layers took 1.6 times as long."""
-        is_long = self._roll == "auto" and _node_count(self.graph) >= _FEWEST_NODES
+        is_long = self._roll == "auto" and self.graph.node_count() >= _FEWEST_NODES
         return is_long and backend.usual_device().platform == "cpu"
 
     @functools.cached_property
@@ -501,10 +501,6 @@ def _compiled(graph: Graph, donated: Sequence[int] = ()) -> Any:
         stacked_whiles = opened("tracegraph.control.stacked_whiles")
         graph = stacked_whiles.with_stacked_whiles(graph).assigning_as(graph)
     return backend.program(graph, donated)
-
-
-def _node_count(graph: Graph) -> int:
-    return sum(len(inner.nodes) for inner in graph.graphs())
 
 
 def _pruned(graph: Graph) -> Graph:

@@ -178,8 +178,7 @@ def _place_of(concrete: ConcreteFunction) -> Source:
 
 
 def _nodes_of(graph: Graph, kind: type[Op]) -> list[Node]:
-    nodes = (node for inner in graph.graphs() for node in inner.nodes)
-    return [node for node in nodes if isinstance(node.op, kind)]
+    return [node for node in graph.all_nodes() if isinstance(node.op, kind)]
 
 
 def _check_host_call(name: str, node: Node, may_print: bool) -> None:

@@ -30,7 +30,7 @@ from tracegraph.errors import NumericsError, counted, fail
 from tracegraph.execution.execute import Execution
 from tracegraph.ir.builder import Builder, operand_text
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.simplify import dead_code, inlined
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.name_scopes import dotted
 from tracegraph.tracing.trace import Traced, steps_text
@@ -120,7 +120,7 @@ class _NodeSearch:
     def blamed(self, graph: Graph, values: Sequence[Any]) -> _Blame | None:
         """What is to blame for non-finite outputs of `graph`; None if nothing is."""
         if graph not in self._opened:
-            opened = search.opened(graph)
+            opened = inlined(graph)
             self._opened[graph] = opened, [*search.parts(opened)]
         opened, parts = self._opened[graph]
         known: dict[Tensor, Any] = dict(zip(opened.inputs, values, strict=True))

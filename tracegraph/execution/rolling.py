@@ -40,4 +40,4 @@ def _is_bound(slot: Slot) -> bool:
 
 
 def _has_layouts(graph: Graph) -> bool:
-    return any(isinstance(n.op, WithLayout) for inner in graph.graphs() for n in inner.nodes)
+    return any(isinstance(node.op, WithLayout) for node in graph.all_nodes())

@@ -18,7 +18,6 @@ from tracegraph.core.interrupts import COLLECTS_IN_C, outside_interrupts
 from tracegraph.core.later import opened
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.tensorshape import TensorSpec
-from tracegraph.core.type_variables import Parameters, Result
 from tracegraph.eager import backend
 from tracegraph.effects.prefix import has_shapes_found
 from tracegraph.effects.record import Record, ResultShapeError, current_record, recorded_call
@@ -39,14 +38,21 @@ from tracegraph.signatures.retracing import RetraceExplanation, Retracing
 from tracegraph.signatures.signature import InputSignature, Request, Signature, SpecTypes
 from tracegraph.tracing.trace import current_trace, tracing
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # Python has defaults of type variables from 3.13 on; checkers already do
     import inspect
+
+    import typing_extensions
 
     from tracegraph.memory_budgets.table import MemoryTable
 
+    #: The parameters and the result of a function that another wraps.
+    Parameters = typing_extensions.ParamSpec("Parameters", default=...)
+    Result = typing_extensions.TypeVar("Result", default=Any)
     #: The parameters of a method without `self`.
     Rest = ParamSpec("Rest")
     Own = TypeVar("Own", bound=Callable[..., Any])
+else:
+    Parameters, Result = ParamSpec("Parameters"), TypeVar("Result")
 
 #: The current builder of this thread.
 _thread = builder_of_thread()

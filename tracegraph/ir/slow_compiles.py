@@ -184,7 +184,7 @@ class noted:
                 "it is compiled, and runs. A loop that may never end takes maximum_iterations, "
                 "and Ctrl-C ends the wait"
             )
-        count = sum(len(inner.nodes) for inner in self._graph.graphs())
+        count = self._graph.node_count()
         doing = f"it has {count:,} nodes, and XLA still compiles them"
         if count < MANY_NODES:
             return f"{doing}. These are few: other programs may keep the processors busy"

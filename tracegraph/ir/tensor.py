@@ -407,6 +407,14 @@ class Graph:
             callees = [inner for node in graph.nodes for inner in node.op.graphs()]
             stack.extend((inner, False) for inner in reversed(callees) if inner not in seen)
 
+    def all_nodes(self) -> Iterator[Node]:
+        """The nodes of all `graphs()`."""
+        return (node for inner in self.graphs() for node in inner.nodes)
+
+    def node_count(self) -> int:
+        """The number of `all_nodes()`."""
+        return sum(len(inner.nodes) for inner in self.graphs())
+
     if TYPE_CHECKING:  # installed by the floor of text and views
 
         def as_text(self, locations: bool = False) -> str: ...

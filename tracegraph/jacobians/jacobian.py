@@ -16,7 +16,7 @@ from typing import Any
 from tracegraph.calls.call import DerivativeBuilder, call
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import here, sourced
-from tracegraph.core.types import DType, TensorType, int32
+from tracegraph.core.types import DType, TensorType, bytes_of_type, int32
 from tracegraph.ir.builder import inline
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.jacobians.unit_seeds import after_products, first_products, scaled_rows
@@ -312,7 +312,7 @@ class Linear:
         """How many seeds at once the memory budget allows."""
         if not isinstance(count, int) or not self._graph.is_static:
             return count
-        result = count * sum(map(_bytes, self._graph.outputs))
+        result = count * sum(map(bytes_of_type, self._graph.output_types))
         work = max(MEMORY_BUDGET - result, MEMORY_BUDGET // 4)
         return max(1, work // max(1, _peak_bytes(self._graph)))
 
@@ -327,10 +327,6 @@ def _joined(pieces: tuple[Tensor, ...], axis: int) -> Tensor:
     return pieces[0] if len(pieces) == 1 else Concatenate(axis)(*pieces)
 
 
-def _bytes(x: Tensor) -> int:
-    return element_count(x.type.shape) * x.type.dtype.size
-
-
 def _peak_bytes(graph: Graph) -> int:
     """The peak memory of the graph's values, computed and dropped in order."""
     last = {x: i for i, node in enumerate(graph.nodes) for x in node.inputs}
@@ -338,11 +334,11 @@ def _peak_bytes(graph: Graph) -> int:
     dropped: list[list[Tensor]] = [[] for _ in range(len(graph.nodes) + 1)]
     for x, i in last.items():
         dropped[i].append(x)
-    held = peak = sum(map(_bytes, graph.inputs))
+    held = peak = sum(map(bytes_of_type, graph.input_types))
     for node, ended in zip(graph.nodes, dropped):
-        held += sum(map(_bytes, node.outputs))
+        held += sum(bytes_of_type(y.type) for y in node.outputs)
         peak = max(peak, held)
-        held -= sum(map(_bytes, ended))
+        held -= sum(bytes_of_type(x.type) for x in ended)
     return peak
 
 

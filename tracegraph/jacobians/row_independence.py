@@ -8,7 +8,7 @@ of the target has at most the source b, the rows are independent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -107,7 +107,7 @@ def _numbers(graph: Graph) -> list[int]:
     """The integers that the graph combines with open sizes: within them, and as bounds along
     them."""
     found: list[int] = []
-    for node in _all_nodes(graph):
+    for node in graph.all_nodes():
         op, types = node.op, [z.type for z in (*node.inputs, *node.outputs)]
         sizes: list[Any] = [n for t in types for n in t.shape if not isinstance(n, int)]
         if isinstance(op, Slice):
@@ -120,12 +120,8 @@ def _numbers(graph: Graph) -> list[int]:
 
 def _constants(graph: Graph) -> list[int]:
     """The integer constants of the graph: positions may be computed from them."""
-    values = [node.op.value for node in _all_nodes(graph) if isinstance(node.op, Constant)]
+    values = [node.op.value for node in graph.all_nodes() if isinstance(node.op, Constant)]
     return [abs(int(n)) for value in values if value.dtype.kind in "iu" for n in value.flat]
-
-
-def _all_nodes(graph: Graph) -> Iterator[Node]:
-    return (node for inner in graph.graphs() for node in inner.nodes)
 
 
 def _along_open(type: TensorType, bounds: Any) -> list[Any]:

@@ -30,7 +30,7 @@ from tracegraph.jax_programs.reduce import ACROSS_DEVICES
 from tracegraph.jax_programs.shape import put
 from tracegraph.jax_programs.sizes import size_of
 from tracegraph.ops.broadcast import full_like
-from tracegraph.ops.constant import Constant, constant
+from tracegraph.ops.constant import constant, constant_value
 from tracegraph.ops.elementwise import SELECT, NotEqual, StopGradient
 from tracegraph.ops.reduce import Any as AnyOf
 
@@ -150,9 +150,9 @@ def _cond(eqn: Equation, which: Tensor, *xs: Tensor) -> Any:
         return ()
     if len(branches) == 1:
         return inline(branches[0], xs)
-    if which.node is not None and isinstance(which.node.op, Constant):  # known, like a platform
-        number = int(which.node.op.value)
-        return inline(branches[min(max(number, 0), len(branches) - 1)], xs)
+    known = constant_value(which)  # such as a platform
+    if known is not None:
+        return inline(branches[min(max(int(known), 0), len(branches) - 1)], xs)
     branches, sizes = with_sizes_given(branches)
     xs = *sizes, *xs
     if len(branches) > 2:

@@ -34,7 +34,7 @@ from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.jax_programs.derivatives.activity import Activity
 from tracegraph.jax_programs.sizes import sizes_of
 from tracegraph.ops.broadcast import BroadcastTo, holder_of_sizes
-from tracegraph.ops.constant import Constant, constant
+from tracegraph.ops.constant import Constant, constant, constant_value
 from tracegraph.ops.elementwise import StopGradient
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
 from tracegraph.passes.simplify import dead_code
@@ -102,7 +102,8 @@ class Equation(NamedTuple):
         if not self.is_derived or any(self.active):
             return xs
         return [
-            StopGradient()(x) if x.dtype.is_differentiable and not is_constant(x) else x for x in xs
+            StopGradient()(x) if x.dtype.is_differentiable and constant_value(x) is None else x
+            for x in xs
         ]
 
     def broadcast(self, *xs: Tensor) -> list[Tensor]:
@@ -297,10 +298,6 @@ def graph_name(name: str) -> str:
 def _value(env: Mapping[Any, Tensor], x: Any) -> Tensor:
     """The tensor of a program's variable, or of a literal in its place."""
     return constant_of(x.val, x.aval) if isinstance(x, Literal) else env[x]
-
-
-def is_constant(x: Tensor) -> bool:
-    return x.node is not None and isinstance(x.node.op, Constant)
 
 
 def broadcast_to(x: Tensor, shape: Shape, axes: Sequence[int] | None = None) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from tracegraph import activations, nn
 from tracegraph.array.arguments import as_axes, as_number, as_sizes, rank_of
@@ -11,6 +11,7 @@ from tracegraph.array.indexing.selection import where
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, activation_of, known
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import add, multiply, subtract
 from tracegraph.math.elementwise.logic import greater
 from tracegraph.math.elementwise.unary import exp
@@ -19,7 +20,6 @@ from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import (
     ActivationLike,
     ConstraintLike,
-    DTypeLike,
     InitializerLike,
     RegularizerLike,
     TensorLike,
@@ -35,14 +35,9 @@ class Activation(Layer):
 
     supports_masking = True
 
-    def __init__(
-        self,
-        activation: ActivationLike,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+    @takes_options
+    def __init__(self, activation: ActivationLike, **options: Unpack[LayerOptions]) -> None:
+        super().__init__(**options)
         self.activation = activation_of(activation)
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -60,16 +55,15 @@ class ReLU(Layer):
 
     supports_masking = True
 
+    @takes_options
     def __init__(
         self,
         max_value: float | None = None,
         negative_slope: float = 0.0,
         threshold: float = 0.0,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         if max_value is not None:
             as_number("ReLU", "max_value", max_value, low=0)
         self.max_value = max_value
@@ -89,14 +83,9 @@ class LeakyReLU(Layer):
 
     supports_masking = True
 
-    def __init__(
-        self,
-        negative_slope: float = 0.3,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+    @takes_options
+    def __init__(self, negative_slope: float = 0.3, **options: Unpack[LayerOptions]) -> None:
+        super().__init__(**options)
         self.negative_slope = as_number("LeakyReLU", "negative_slope", negative_slope, low=0)
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -117,17 +106,16 @@ class PReLU(Layer):
 
     supports_masking = True
 
+    @takes_options
     def __init__(
         self,
         alpha_initializer: InitializerLike = "zeros",
         alpha_regularizer: RegularizerLike = None,
         alpha_constraint: ConstraintLike = None,
         shared_axes: int | Sequence[int] | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self._describe("alpha", alpha_initializer, alpha_regularizer, alpha_constraint)
         axes = () if shared_axes is None else as_sizes("PReLU", "shared_axes", shared_axes)
         self.shared_axes = axes
@@ -153,14 +141,9 @@ class ELU(Layer):
 
     supports_masking = True
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+    @takes_options
+    def __init__(self, alpha: float = 1.0, **options: Unpack[LayerOptions]) -> None:
+        super().__init__(**options)
         self.alpha = as_number("ELU", "alpha", alpha)
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -179,14 +162,9 @@ class Softmax(Layer):
     supports_masking = True
     _masks_steps = False
 
-    def __init__(
-        self,
-        axis: int | Sequence[int] = -1,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+    @takes_options
+    def __init__(self, axis: int | Sequence[int] = -1, **options: Unpack[LayerOptions]) -> None:
+        super().__init__(**options)
         self.axis = as_sizes("Softmax", "axis", axis)
 
     def call(self, inputs: Tensor, mask: TensorLike | None = None) -> Tensor:

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from tracegraph.errors import ShapeError, SignatureError, TraceError, counted, f
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.calling import Weight, call_parameters, nested
+from tracegraph.layers.shared import LayerOptions
 from tracegraph.math.elementwise.arithmetic import add, divide
 from tracegraph.math.elementwise.logic import not_equal
 from tracegraph.operands.conversion import as_tensor, cast_to
@@ -462,9 +463,6 @@ class Layer(Module):
         """The layer with these arguments: `cls(**config)`."""
         return cls(**config)
 
-    def _ordered_attributes(self) -> list[tuple[str, Any]]:
-        return list(vars(self).items())
-
     def __repr__(self) -> str:
         """As that of any Module, but a layer may have no variables yet: `<Dense(units=3), not
         built>`."""
@@ -533,11 +531,9 @@ class Affine(Layer):
         activation: ActivationLike,
         use_bias: bool,
         activity_regularizer: RegularizerLike,
-        name: str | None,
-        dtype: DTypeLike,
-        trainable: bool,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.activation = activation_of(activation)
         self.use_bias = as_flag(type(self).__name__, "use_bias", use_bias)
         self.activity_regularizer = regularizers.get(activity_regularizer)

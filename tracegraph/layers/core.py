@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from tracegraph.array.arguments import as_flag, as_number, as_sizes, refuse_kind
 from tracegraph.array.indexing.selection import gather, where
-from tracegraph.core.types import as_dtype, float32, int32
+from tracegraph.core.types import as_dtype, int32
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Affine, Layer, activation_of, known_last, positive, takes
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import add, divide, multiply
 from tracegraph.math.elementwise.logic import not_equal
 from tracegraph.math.elementwise.unary import tanh
@@ -47,6 +48,7 @@ class Dense(Affine):
 
     supports_masking = True
 
+    @takes_options
     def __init__(
         self,
         units: int,
@@ -59,11 +61,9 @@ class Dense(Affine):
         activity_regularizer: RegularizerLike = None,
         kernel_constraint: ConstraintLike = None,
         bias_constraint: ConstraintLike = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(activation, use_bias, activity_regularizer, name, dtype, trainable)
+        super().__init__(activation, use_bias, activity_regularizer, **options)
         self.units = positive("Dense", "units", units)
         self._describe("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
         self._describe("bias", bias_initializer, bias_regularizer, bias_constraint)
@@ -91,6 +91,7 @@ class EinsumDense(Layer):
     TensorShape([2, 3, 64])
     """
 
+    @takes_options
     def __init__(
         self,
         equation: str,
@@ -103,11 +104,9 @@ class EinsumDense(Layer):
         bias_regularizer: RegularizerLike = None,
         kernel_constraint: ConstraintLike = None,
         bias_constraint: ConstraintLike = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.equation = equation
         self._letters = _letters(equation)
         sizes = output_shape if isinstance(output_shape, (list, tuple)) else [output_shape]
@@ -182,6 +181,7 @@ class Embedding(Layer):
     array([[ True, False]])
     """
 
+    @takes_options
     def __init__(
         self,
         input_dim: int,
@@ -191,11 +191,9 @@ class Embedding(Layer):
         embeddings_constraint: ConstraintLike = None,
         mask_zero: bool = False,
         weights: TensorLike | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.input_dim = positive("Embedding", "input_dim", input_dim)
         self.output_dim = positive("Embedding", "output_dim", output_dim)
         self.mask_zero = as_flag("Embedding", "mask_zero", mask_zero)
@@ -242,6 +240,7 @@ class ReversibleEmbedding(Embedding):
 
     embeddings_initializer: Any
 
+    @takes_options
     def __init__(
         self,
         input_dim: int,
@@ -253,9 +252,7 @@ class ReversibleEmbedding(Embedding):
         mask_zero: bool = False,
         reverse_dtype: DTypeLike | None = None,
         logit_soft_cap: float | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(
             input_dim,
@@ -264,9 +261,7 @@ class ReversibleEmbedding(Embedding):
             embeddings_regularizer,
             embeddings_constraint,
             mask_zero,
-            name=name,
-            dtype=dtype,
-            trainable=trainable,
+            **options,
         )
         op = "ReversibleEmbedding"
         self.tie_weights = as_flag(op, "tie_weights", tie_weights)
@@ -310,17 +305,16 @@ class Lambda(Layer):
     array([9.], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         function: Positional[Any],
         output_shape: object = None,
         mask: TensorLike | Callable[..., TensorLike | None] | None = None,
         arguments: Mapping[str, Any] | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         if not callable(function):
             refuse_kind("Lambda", "function is a function of tensors", function, fix="give one")
         self.function, self.arguments = function, dict(arguments or {})
@@ -350,14 +344,9 @@ class Masking(Layer):
     array([[ True, False]])
     """
 
-    def __init__(
-        self,
-        mask_value: float = 0.0,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+    @takes_options
+    def __init__(self, mask_value: float = 0.0, **options: Unpack[LayerOptions]) -> None:
+        super().__init__(**options)
         self.mask_value = as_number("Masking", "mask_value", mask_value)
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -396,15 +385,11 @@ class Rescaling(Layer):
 
     supports_masking = True
 
+    @takes_options
     def __init__(
-        self,
-        scale: TensorLike,
-        offset: TensorLike = 0.0,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        self, scale: TensorLike, offset: TensorLike = 0.0, **options: Unpack[LayerOptions]
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         for factor in (scale, offset):
             as_tensor(factor)  # raises here if it is not a number
         self.scale, self.offset = scale, offset

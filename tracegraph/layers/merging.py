@@ -11,10 +11,10 @@ from tracegraph.array.arguments import as_axis, as_flag, as_size, as_sizes, rank
 from tracegraph.array.creation import ones_like
 from tracegraph.array.joining import concat
 from tracegraph.array.shaping import expand_dims
-from tracegraph.core.types import float32
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise import arithmetic
 from tracegraph.math.elementwise.logic import logical_and, logical_or
 from tracegraph.math.norms import l2_normalize
@@ -144,14 +144,9 @@ class Concatenate(_Merge):
     array([[1., 2., 3.]], dtype=float32)
     """
 
-    def __init__(
-        self,
-        axis: int = -1,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+    @takes_options
+    def __init__(self, axis: int = -1, **options: Unpack[LayerOptions]) -> None:
+        super().__init__(**options)
         self.axis = as_size("Concatenate", "axis", axis)
 
     def call(self, inputs: Sequence[TensorLike]) -> Tensor:
@@ -192,15 +187,11 @@ class Dot(_Merge):
 
     fewest, most = 2, 2
 
+    @takes_options
     def __init__(
-        self,
-        axes: int | Sequence[int],
-        normalize: bool = False,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        self, axes: int | Sequence[int], normalize: bool = False, **options: Unpack[LayerOptions]
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         numbers = as_sizes("Dot", "axes", axes)
         self.axes = numbers * 2 if len(numbers) == 1 else numbers
         if len(self.axes) != 2:

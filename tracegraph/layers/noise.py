@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from tracegraph import regularizers
 from tracegraph.array.arguments import as_flag, as_number, sizes_of
 from tracegraph.array.indexing.selection import where
-from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, is_channels_first
 from tracegraph.layers.drawing import DrawingLayer
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import add, multiply
 from tracegraph.math.elementwise.logic import greater_equal
 from tracegraph.nn.windows import ranked
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.random.draws import drawn_dtype
-from tracegraph.typing import DTypeLike, Nest, ShapeLike
+from tracegraph.typing import Nest, ShapeLike
 
 #: The limit of `selu` at minus infinity.
 _LEAST = -1.6732632423543772 * 1.0507009873554805
@@ -40,16 +40,15 @@ class Dropout(DrawingLayer):
 
     supports_masking = True
 
+    @takes_options
     def __init__(
         self,
         rate: float,
         noise_shape: ShapeLike | None = None,
         seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.rate = as_number(type(self).__name__, "rate", rate, low=0, below=1)
         self.noise_shape = noise_shape
         self._set_seed(seed)
@@ -74,15 +73,11 @@ class SpatialDropout1D(Dropout):
 
     rank = 1
 
+    @takes_options
     def __init__(
-        self,
-        rate: float,
-        seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        self, rate: float, seed: int | None = None, **options: Unpack[LayerOptions]
     ) -> None:
-        super().__init__(rate, None, seed, name, dtype, trainable)
+        super().__init__(rate, None, seed, **options)
         self.data_format: str | None = None
 
     def _noise_shape(self, x: Tensor) -> Any:
@@ -105,16 +100,15 @@ class SpatialDropout2D(SpatialDropout1D):
 
     rank = 2
 
+    @takes_options
     def __init__(
         self,
         rate: float,
         data_format: str | None = None,
         seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(rate, seed, name, dtype, trainable)
+        super().__init__(rate, seed, **options)
         is_channels_first(type(self).__name__, data_format)
         self.data_format = data_format
 
@@ -138,15 +132,11 @@ class GaussianNoise(DrawingLayer):
 
     supports_masking = True
 
+    @takes_options
     def __init__(
-        self,
-        stddev: float,
-        seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        self, stddev: float, seed: int | None = None, **options: Unpack[LayerOptions]
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.stddev = as_number("GaussianNoise", "stddev", stddev, low=0)
         self._set_seed(seed)
 
@@ -168,15 +158,11 @@ class GaussianDropout(DrawingLayer):
 
     supports_masking = True
 
+    @takes_options
     def __init__(
-        self,
-        rate: float,
-        seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        self, rate: float, seed: int | None = None, **options: Unpack[LayerOptions]
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.rate = as_number("GaussianDropout", "rate", rate, low=0, below=1)
         self._set_seed(seed)
 
@@ -203,16 +189,15 @@ class AlphaDropout(DrawingLayer):
 
     supports_masking = True
 
+    @takes_options
     def __init__(
         self,
         rate: float,
         noise_shape: Sequence[int | None] | None = None,
         seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.rate = as_number("AlphaDropout", "rate", rate, low=0, below=1)
         self.noise_shape = noise_shape
         self._set_seed(seed)
@@ -242,15 +227,9 @@ class ActivityRegularization(Layer):
 
     supports_masking = True
 
-    def __init__(
-        self,
-        l1: float = 0.0,
-        l2: float = 0.0,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+    @takes_options
+    def __init__(self, l1: float = 0.0, l2: float = 0.0, **options: Unpack[LayerOptions]) -> None:
+        super().__init__(**options)
         self.activity_regularizer = regularizers.L1L2(l1, l2)
         self.l1, self.l2 = l1, l2
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from tracegraph.array.arguments import as_choice, as_size, as_sizes, rank_of, refuse, sizes_of
 from tracegraph.array.joining import repeat
 from tracegraph.array.shaping import cut, expand_dims, pad, reshape, transpose
 from tracegraph.core.shapes import element_count
-from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.image.resizing import resize
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, is_channels_first, positive, window
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.nn.windows import channels_first, channels_last, ranked
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.typing import DTypeLike, Window
+from tracegraph.typing import Window
 
 
 class Flatten(Layer):
@@ -30,14 +30,9 @@ class Flatten(Layer):
     TensorShape([2, 12])
     """
 
-    def __init__(
-        self,
-        data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+    @takes_options
+    def __init__(self, data_format: str | None = None, **options: Unpack[LayerOptions]) -> None:
+        super().__init__(**options)
         is_channels_first("Flatten", data_format)
         self.data_format = data_format
 
@@ -62,14 +57,9 @@ class Reshape(Layer):
     TensorShape([5, 2, 3])
     """
 
-    def __init__(
-        self,
-        target_shape: Sequence[int],
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+    @takes_options
+    def __init__(self, target_shape: Sequence[int], **options: Unpack[LayerOptions]) -> None:
+        super().__init__(**options)
         self.target_shape = as_sizes("Reshape", "target_shape", target_shape)
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -91,14 +81,9 @@ class Permute(Layer):
     TensorShape([5, 3, 2])
     """
 
-    def __init__(
-        self,
-        dims: Sequence[int],
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+    @takes_options
+    def __init__(self, dims: Sequence[int], **options: Unpack[LayerOptions]) -> None:
+        super().__init__(**options)
         self.dims = as_sizes("Permute", "dims", dims)
         if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
             fix = "name each axis once, and begin with 1: (2, 1)"
@@ -115,10 +100,9 @@ class RepeatVector(Layer):
     TensorShape([5, 3, 2])
     """
 
-    def __init__(
-        self, n: int, name: str | None = None, dtype: DTypeLike = float32, trainable: bool = True
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+    @takes_options
+    def __init__(self, n: int, **options: Unpack[LayerOptions]) -> None:
+        super().__init__(**options)
         self.n = positive("RepeatVector", "n", n)
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -161,15 +145,14 @@ class ZeroPadding1D(_Margins):
 
     rank = 1
 
+    @takes_options
     def __init__(
         self,
         padding: Window | Sequence[Sequence[int]] = 1,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.padding: Any
         self._describe_margins("padding", padding, data_format)
 
@@ -216,15 +199,14 @@ class Cropping2D(_Margins):
 
     rank = 2
 
+    @takes_options
     def __init__(
         self,
         cropping: Window | Sequence[Sequence[int]] = ((0, 0), (0, 0)),
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.cropping: Any
         self._describe_margins("cropping", cropping, data_format)
 
@@ -249,14 +231,11 @@ class Cropping1D(Cropping2D):
 
     rank = 1
 
+    @takes_options
     def __init__(
-        self,
-        cropping: Window | Sequence[Sequence[int]] = (1, 1),
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        self, cropping: Window | Sequence[Sequence[int]] = (1, 1), **options: Unpack[LayerOptions]
     ) -> None:
-        super().__init__(cropping, None, name, dtype, trainable)
+        super().__init__(cropping, None, **options)
 
 
 class Cropping3D(Cropping2D):
@@ -268,15 +247,14 @@ class Cropping3D(Cropping2D):
 
     rank = 3
 
+    @takes_options
     def __init__(
         self,
         cropping: Window | Sequence[Sequence[int]] = ((1, 1), (1, 1), (1, 1)),
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(cropping, data_format, name, dtype, trainable)
+        super().__init__(cropping, data_format, **options)
 
 
 #: "nearest" repeats; the others are methods of `tg.image.resize`.
@@ -297,16 +275,15 @@ class UpSampling2D(Layer):
 
     rank = 2
 
+    @takes_options
     def __init__(
         self,
         size: Window = (2, 2),
         data_format: str | None = None,
         interpolation: str = "nearest",
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         op = type(self).__name__
         self.size = window(op, "size", size, self.rank)
         self._first = 2 if is_channels_first(op, data_format) else 1
@@ -338,14 +315,9 @@ class UpSampling1D(UpSampling2D):
 
     rank = 1
 
-    def __init__(
-        self,
-        size: int = 2,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(size, name=name, dtype=dtype, trainable=trainable)
+    @takes_options
+    def __init__(self, size: int = 2, **options: Unpack[LayerOptions]) -> None:
+        super().__init__(size, **options)
 
 
 class UpSampling3D(UpSampling2D):
@@ -357,12 +329,11 @@ class UpSampling3D(UpSampling2D):
 
     rank = 3
 
+    @takes_options
     def __init__(
         self,
         size: Window = (2, 2, 2),
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(size, data_format, name=name, dtype=dtype, trainable=trainable)
+        super().__init__(size, data_format, **options)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from tracegraph import nest
 from tracegraph.array.arguments import rank_of, refuse, refuse_kind, sizes_of
 from tracegraph.array.shaping import reshape
 from tracegraph.core.shapes import element_count
-from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, takes
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import TensorLike
 
 
 class TimeDistributed(Layer):
@@ -27,14 +27,9 @@ class TimeDistributed(Layer):
 
     supports_masking = True
 
-    def __init__(
-        self,
-        layer: Layer,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+    @takes_options
+    def __init__(self, layer: Layer, **options: Unpack[LayerOptions]) -> None:
+        super().__init__(**options)
         if not isinstance(layer, Layer):
             fix = "give one such as tg.layers.Dense(3)"
             refuse_kind("TimeDistributed", "it takes a layer", layer, fix=fix)

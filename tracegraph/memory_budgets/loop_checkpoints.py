@@ -14,10 +14,9 @@ def with_checkpoints(graph: Graph, size: int, lowers_all: bool) -> Graph:
 
 def checkpoint_notes(graph: Graph) -> list[str]:
     """A note for each loop whose reverse mode keeps some of its states: how many, and its line."""
-    nodes = (node for inner in graph.graphs() for node in inner.nodes)
     return [
         f"checkpoints: while, {node.source}; at most {node.op.states_kept:,} states are kept at a "
         "time, and the steps between them run again for its gradient"
-        for node in nodes
+        for node in graph.all_nodes()
         if node.op.states_kept is not None
     ]

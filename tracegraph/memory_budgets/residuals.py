@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from tracegraph.calls.opened import with_calls_opened
 from tracegraph.control.less_memory.segments import bytes_of
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import Source
@@ -29,6 +28,7 @@ from tracegraph.memory_budgets.cuts import Edge, behind_minimum_cut
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.constant import Constant
 from tracegraph.ops.random import FromKey, FromParameters
+from tracegraph.passes.simplify import with_calls_opened
 from tracegraph.passes.specialise import graphs_inside
 
 #: The role of nodes that a gradient derived.

@@ -121,9 +121,6 @@ class Metric(Module):
             setattr(self, name, self.add_weight(shape, name=name))
         announce(self)
 
-    def _ordered_attributes(self) -> list[tuple[str, Any]]:
-        return list(vars(self).items())  # Keras lists the Variables in the order of their creation
-
     def update_state(self, *args: Any, **kwargs: Any) -> None:
         """Adds a batch to the Variables."""
         raise NotImplementedError

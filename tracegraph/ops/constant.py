@@ -141,6 +141,11 @@ class RuntimeSize(Op):
         raise MissingRule(self, "sparsity")
 
 
+def constant_value(x: Tensor) -> np.ndarray | None:
+    """The value of a tensor that is a constant of its graph; None for any other."""
+    return x.node.op.value if x.node is not None and isinstance(x.node.op, Constant) else None
+
+
 def constant(value: Any, dtype: DType | None = None) -> Tensor:
     """A node of a constant value, with the dtype of the array unless one is given."""
     if dtype is None or type(value) not in (int, float):

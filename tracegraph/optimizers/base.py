@@ -203,9 +203,6 @@ class Optimizer(Module):
         fix = f"use an int of {low} or more, or None"
         refuse_kind(type(self).__name__, f"{what} is an int", value, fix=fix)
 
-    def _ordered_attributes(self) -> list[tuple[str, Any]]:
-        return list(vars(self).items())
-
     def __repr__(self) -> str:
         """The class, its settings that differ from the defaults, the steps taken, and its state:
         `<Adam(learning_rate=0.01): 3 steps, state of 2 variables>`."""

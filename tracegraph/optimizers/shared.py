@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import Any, TypedDict, TypeVar
+from typing import TypedDict
 
-Init = TypeVar("Init", bound=Callable[..., None])
+from tracegraph.boundary.shared_arguments import shared_arguments
 
 
 class SharedButDecay(TypedDict, total=False):
@@ -46,28 +43,4 @@ DEFAULTS = Shared(
     sparse_updates=False,
 )
 
-
-def takes_shared(init: Init) -> Init:
-    """Expands `**shared: Unpack[Shared]` at the end of an `__init__` for users: each of these
-    arguments appears in the signature and can be passed by position. The class's own keyword-only
-    arguments follow those of Keras. Raises TypeError for arguments that do not fit."""
-    *own, _ = inspect.signature(init).parameters.values()
-    names = {parameter.name for parameter in own}
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    annotations: dict[str, Any] = Shared.__annotations__
-    *shared, ours = [
-        inspect.Parameter(name, kind, default=default, annotation=annotations[name].__forward_arg__)
-        for name, default in DEFAULTS.items()
-        if name not in names
-    ]
-    first = [parameter for parameter in own if parameter.kind is kind]
-    last = [parameter.replace(kind=kind) for parameter in own if parameter.kind is not kind]
-    signature = inspect.Signature([*first, *shared, *last, ours])
-
-    @functools.wraps(init)
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        init(**signature.bind(*args, **kwargs).arguments)
-
-    found: Any = __init__
-    found.__signature__ = signature
-    return found
+takes_shared = shared_arguments(Shared, DEFAULTS)

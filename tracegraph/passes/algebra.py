@@ -17,7 +17,7 @@ from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
-from tracegraph.ops.constant import Constant
+from tracegraph.ops.constant import constant_value
 from tracegraph.ops.effect import Read
 from tracegraph.ops.index import ScatterAdd
 from tracegraph.ops.shape import Reshape, Transpose
@@ -40,14 +40,9 @@ def simpler(op: Op, inputs: tuple[Tensor, ...]) -> Tensor | None:
 
 def uniform(x: Tensor) -> np.ndarray | None:
     """The scalar that every element of x is known to equal, or None."""
-    node = x.node
-    if node is None:
-        return None
-    if type(node.op) is BroadcastTo and node.inputs[0].type.shape == ():
-        node = node.inputs[0].node
-    if node is not None and type(node.op) is Constant and node.op.value.ndim == 0:
-        return node.op.value
-    return None
+    if x.node is not None and type(x.node.op) is BroadcastTo:
+        x = x.node.inputs[0]
+    return constant_value(x) if x.type.shape == () else None
 
 
 def is_uniform(x: Tensor, value: int) -> bool:

@@ -14,7 +14,7 @@ from tracegraph.core.source import here, sourced
 from tracegraph.core.types import TensorType
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full_like
-from tracegraph.ops.constant import Constant
+from tracegraph.ops.constant import constant_value
 from tracegraph.ops.elementwise import ADD, MUL, Add, LogicalNot, Mul, Neg, Relation, Sub
 from tracegraph.passes.common_subexpressions import derive
 from tracegraph.passes.cotangents import MOST_NARROW_TERMS, is_narrow
@@ -140,8 +140,7 @@ class _MadeAgain:
                         self._broadcast_again(y)
 
     def _is_there(self, x: Tensor) -> bool:
-        is_constant = x.node is not None and type(x.node.op) is Constant
-        return is_constant or x in self.kept or x in self.again
+        return constant_value(x) is not None or x in self.kept or x in self.again
 
     def _broadcast_again(self, x: Tensor) -> Tensor:
         """Recomputes a broadcast, and the broadcasts it consists of. Returns their original

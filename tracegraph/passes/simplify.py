@@ -1,9 +1,9 @@
-"""Simplification: sharing, folding and dead code, each a function Graph -> Graph."""
+"""Simplification: sharing, folding, dead code and inlining, each a function Graph -> Graph."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tracegraph.core.source import sourced
 from tracegraph.ir.builder import Builder, copy_inputs, current
@@ -17,6 +17,7 @@ from tracegraph.passes.common_subexpressions import (
     may_choose_sizes,
     sizes_given,
 )
+from tracegraph.passes.specialise import specialise
 
 
 def simplify(graph: Graph) -> Graph:
@@ -95,3 +96,51 @@ def _narrowed(
         live.update(inputs)
         kept.append((node, op, inputs, outputs))
     return kept
+
+
+# Calls.
+
+Opens = Callable[[Graph], bool]
+
+
+def with_calls_opened(graph: Graph, opens: Opens = lambda _: True) -> Graph:
+    """`graph` with its calls inlined, or only those whose bodies `opens` accepts, and simplified.
+    The nodes in a call that a gradient derived count as derived too."""
+    return share(dead_code(inlined(graph, opens, hands_on_roles=True)))
+
+
+def inlined(graph: Graph, opens: Opens = lambda _: True, *, hands_on_roles: bool = False) -> Graph:
+    """`graph` with its calls inlined, or only those whose bodies `opens` accepts; branches and
+    loops stay. The passes that derived a call also derived the nodes in it if `hands_on_roles`.
+
+    There is no recursion, since calls may nest deeply.
+    """
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        bodies: list[tuple[Graph, Iterator[Node], dict[Tensor, Tensor], tuple[str, ...]]]
+        bodies = [(graph, iter(graph.nodes), env, ())]
+        callers: list[Node] = []
+        while bodies:
+            body, nodes, values, roles = bodies[-1]
+            node = next(nodes, None)
+            if node is None:
+                bodies.pop()
+                if callers:
+                    outputs = [values[y] for y in body.outputs]
+                    bodies[-1][2].update(zip(callers.pop().outputs, outputs, strict=True))
+                continue
+            inputs = tuple([values[x] for x in node.inputs])
+            source = node.source
+            for role in roles:
+                if role not in source.roles:
+                    source = source.derived_by(role)
+            inner = node.op.inlined
+            if inner is None or not opens(inner):
+                made = builder.add(node.op, inputs, source)
+                values.update(zip(node.outputs, made, strict=True))
+                continue
+            inner = specialise(inner, [x.type for x in inputs])
+            given = dict(zip(inner.inputs, inputs, strict=True))
+            bodies.append((inner, iter(inner.nodes), given, source.roles if hands_on_roles else ()))
+            callers.append(node)
+        return builder.finish([env[y] for y in graph.outputs])

@@ -81,8 +81,7 @@ def first_size_finder(graph: Graph) -> Node | None:
 def first_of_unknown_size(graph: Graph) -> Node | None:
     """The first node in a graph, or in the graphs in it, that has a size which only the run
     knows."""
-    nodes = (node for inner in graph.graphs() for node in inner.nodes)
-    return next(filter(names_chosen, nodes), None)
+    return next(filter(names_chosen, graph.all_nodes()), None)
 
 
 def names_chosen(node: Node, outputs: Iterable[Tensor] | None = None) -> set[str]:

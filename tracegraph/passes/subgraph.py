@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.constant import Constant
+from tracegraph.ops.constant import constant_value
 from tracegraph.ops.contract import Matmul
 from tracegraph.ops.elementwise import Mul
 from tracegraph.passes.common_subexpressions import live_nodes
@@ -67,7 +67,7 @@ def _factors(path: Sequence[Node]) -> set[Tensor]:
 def _is_constant(z: Tensor) -> bool:
     while z.node is not None and z.node.inputs and _is_moved(z.node):
         z = z.node.inputs[0]
-    return z.node is not None and isinstance(z.node.op, Constant)
+    return constant_value(z) is not None
 
 
 def _is_moved(node: Node | None) -> bool:

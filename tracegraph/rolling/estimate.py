@@ -64,7 +64,7 @@ def _nodes_left_out(run: BlockRun) -> int:
 
 
 def _nodes_of(node: Node) -> int:
-    return 1 + sum(len(inner.nodes) for graph in node.op.graphs() for inner in graph.graphs())
+    return 1 + sum(graph.node_count() for graph in node.op.graphs())
 
 
 def _seconds_of_blocks(run: BlockRun) -> float:

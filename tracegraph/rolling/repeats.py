@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from tracegraph.core.shapes import element_count
-from tracegraph.core.types import TOKEN
+from tracegraph.core.types import TOKEN, bytes_of_type
 from tracegraph.ir.intern import OpForms
 from tracegraph.ir.tensor import Node, Tensor
 
@@ -194,8 +193,7 @@ def _cheapest_cuts(nodes: Sequence[Node], start: int, end: int, period: int) -> 
 
 def bytes_of(x: Tensor) -> int:
     """The bytes of a tensor; 0 if its size is open."""
-    size = element_count(x.type.shape)
-    return size * x.type.dtype.size if isinstance(size, int) else 0
+    return bytes_of_type(x.type) if x.type.is_static else 0
 
 
 def _ancestors(tensors: Iterable[Tensor]) -> set[Node]:

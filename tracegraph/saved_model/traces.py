@@ -92,9 +92,8 @@ def _refuse_rank(function: Function, fact: str, cause: Exception | None = None) 
 def saved_graph(concrete: ConcreteFunction, has_custom_gradients: bool) -> Graph:
     """The graph of a trace as it is written, with or without the user's custom gradients. Raises
     SignatureError if no file can hold it."""
-    for inner in concrete.graph.graphs():
-        for node in inner.nodes:
-            _check_data(node, concrete.name)
+    for node in concrete.graph.all_nodes():
+        _check_data(node, concrete.name)
     if not has_custom_gradients:
         return without_custom_gradients(concrete.graph)
     try:

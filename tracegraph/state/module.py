@@ -214,8 +214,9 @@ class Module:
         return opened("tracegraph.state.layout_tables").apply_layouts(self, table)
 
     def _ordered_attributes(self) -> list[tuple[str, Any]]:
-        """The attributes in the order in which variables are listed."""
-        return sorted(vars(self).items())
+        """The attributes in the order in which variables are listed: in Keras that of creation."""
+        attributes = vars(self).items()
+        return list(attributes) if self._is_named_as_in_keras else sorted(attributes)
 
     def __repr__(self) -> str:
         """The class, its settings that differ from the defaults, and its variables:

@@ -171,52 +171,52 @@ class ArrayStates:
         `values` among the states."""
         if not any(array.dynamic_size for array in self._arrays):
             return
-        given = ranges_of(inputs)
+        leaves, numbered = (with_whole_arrays(x)[0] for x in (self.values, _numbered(self.values)))
         pairs = [
-            *zip(
-                with_whole_arrays(self.values)[0],
-                with_whole_arrays(_numbered(self.values))[0],
-                strict=True,
-            )
+            (x, k) for x, k in zip(leaves, numbered, strict=True) if isinstance(x, TensorArray)
         ]
-        grown = [k for x, k in pairs if isinstance(x, TensorArray) and x.dynamic_size]
-        buffers = [k._buffer.number for k in grown if isinstance(k._buffer, nest.LeafNumber)]
-        buffers = [first + k for k in buffers if _is_written(op, first + k)]
-        sizes = [(x, k._own_size) for x, k in pairs if isinstance(x, TensorArray)]
-        places = {id(x): k.number for x, k in sizes if isinstance(k, nest.LeafNumber)}
-        for x, _ in sizes:
+        places = {
+            id(x): k._own_size.number for x, k in pairs if isinstance(k._own_size, nest.LeafNumber)
+        }
+        bounds = self._bounds_of_sizes(op, inputs, first, places)
+        self._sizes = {place: low for place, (low, high) in bounds.items() if low == high}
+        #: The arrays whose sizes only a run of the loop finds, and the places of these sizes.
+        unbounded: dict[int, tuple[TensorArray, int]] = {}
+
+        def need(array: TensorArray, given: TensorArray) -> Need:
+            if not array.dynamic_size or given.grows or not array.has_buffer:
+                return None  # it has its size, or the enclosing loop handles it
+            number, place = self._arrays.index(given), places[id(array)]
+            if number in self._counted or not _is_written(op, first + place):
+                return None
+            if place not in bounds:
+                unbounded[number] = array, first + place
+                return None
+            _, most = bounds[place]
+            fits = isinstance(array.capacity, int) and most <= array.capacity
+            return None if fits else (array.element_type, most)
+
+        rest = iter(self._arrays)
+        self._needs = [need(x, next(rest)) if isinstance(x, TensorArray) else None for x in leaves]
+        if unbounded:
+            grown = [k._buffer for x, k in pairs if x.dynamic_size]
+            buffers = [first + k.number for k in grown if isinstance(k, nest.LeafNumber)]
+            self._find_sizes(op, inputs, unbounded, [k for k in buffers if _is_written(op, k)])
+        if any(self._needs):
+            raise BuffersChanged
+
+    def _bounds_of_sizes(
+        self, op: Scan | While, inputs: Sequence[Tensor], first: int, places: Mapping[int, int]
+    ) -> dict[int, tuple[int, int]]:
+        """The least and the largest size of arrays after the loop, by their places, where known."""
+        given = ranges_of(inputs)
+        for x in with_whole_arrays(self.values)[0]:
             if id(x) in places and x.has_buffer and isinstance(x.capacity, int):
                 input = op.constants + first + places[id(x)]
                 given[input] = given[input] or (0, x.capacity)
         found = state_ranges(op, given)[first:]
-        self._sizes = {}
-        #: The arrays whose sizes only a run of the loop finds, and the places of these sizes.
-        unbounded: dict[int, tuple[TensorArray, int]] = {}
-
-        def need(array: Any, given: TensorArray) -> Need:
-            bounds = found[places[id(array)]] if id(array) in places else None
-            if isinstance(bounds, tuple) and bounds[0] == bounds[1]:
-                self._sizes[places[id(array)]] = bounds[0]
-            if not array.dynamic_size or given.grows or not array.has_buffer:
-                return None  # it has its size, or the enclosing loop handles it
-            number = self._arrays.index(given)
-            place = first + places[id(array)]
-            if number in self._counted or not _is_written(op, place):
-                return None
-            if not isinstance(bounds, tuple):
-                unbounded[number] = array, place
-                return None
-            if isinstance(array.capacity, int) and bounds[1] <= array.capacity:
-                return None
-            return array.element_type, bounds[1]
-
-        rest = iter(self._arrays)
-        leaves, _ = with_whole_arrays(self.values)
-        self._needs = [need(x, next(rest)) if isinstance(x, TensorArray) else None for x in leaves]
-        if unbounded:
-            self._find_sizes(op, inputs, unbounded, buffers)
-        if any(self._needs):
-            raise BuffersChanged
+        ranges = {place: found[place] for place in places.values()}
+        return {place: range for place, range in ranges.items() if isinstance(range, tuple)}
 
     def _find_sizes(
         self,

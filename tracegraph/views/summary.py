@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tracegraph.control_passes.split_at_cuts import split_at_cuts
 from tracegraph.core.shapes import Size, dim_names, element_count, substitute_size
-from tracegraph.core.types import TensorType
+from tracegraph.core.types import TensorType, bytes_of_type
 from tracegraph.errors import TraceError, counted, fail
 from tracegraph.ir.tensor import DEVICE_COSTS, NOTES, Graph, Node, Tensor
 from tracegraph.ops.constant import RuntimeSize
@@ -352,10 +352,9 @@ def _by_scope(runs: list[Run]) -> list[SummaryRow]:
 def _by_region(graph: Graph) -> list[SummaryRow]:
     """Rows for the graphs that an op chooses from or runs repeatedly, each for one run."""
     symbols = graph_symbols([graph])
-    nodes = (node for inner in graph.graphs() for node in inner.nodes)
     found = {
         region.graph: (node.op.name, node.op.how_often(region))
-        for node in nodes
+        for node in graph.all_nodes()
         for region in node.op.regions
         if node.op.how_often(region)
     }
@@ -518,7 +517,7 @@ def elements(types: Iterable[TensorType]) -> Any:
 
 def bytes_of(types: Iterable[TensorType]) -> Any:
     """How many bytes tensors of these types take together."""
-    return sum(element_count(type.shape) * type.dtype.size for type in types)
+    return sum(map(bytes_of_type, types))
 
 
 def _table(title: str, found: list[SummaryRow], totals: Costs) -> list[str]:

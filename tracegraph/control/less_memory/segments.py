@@ -14,14 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from tracegraph.calls.call import derived_name
 from tracegraph.control.less_memory.stacked_residuals import Choice, Uses, with_less_stacked
 from tracegraph.control.scan import Scan
-from tracegraph.core.shapes import element_count, static_shape
+from tracegraph.core.shapes import static_shape
 from tracegraph.core.source import Source
-from tracegraph.core.types import TensorType
+from tracegraph.core.types import bytes_of_type
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.shape import Concatenate, Reshape, Slice
@@ -130,12 +129,7 @@ def _divided_scans(graph: Graph, uses: Uses, lengths: Mapping[int, int]) -> dict
 
 def bytes_of(x: Tensor) -> int:
     """The bytes of a tensor of known sizes."""
-    return _bytes_of_type(x.type)
-
-
-@lru_cache
-def _bytes_of_type(type: TensorType) -> int:
-    return element_count(type.shape) * type.dtype.size
+    return bytes_of_type(x.type)
 
 
 class _Divided:

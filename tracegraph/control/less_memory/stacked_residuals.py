@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tracegraph.calls.opened import with_calls_opened
 from tracegraph.control.scan import Scan
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.common_subexpressions import live_nodes
-from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.simplify import dead_code, with_calls_opened
 
 #: Chooses the values of a step to stack: from its nodes, including those of its states, the values
 #: that the reverse scan reads, and those that it has anyway.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from tracegraph.array.arguments import refuse
-from tracegraph.core.types import float32
 from tracegraph.layers.attention.many_heads import MultiHeadAttention
 from tracegraph.layers.base import positive
-from tracegraph.typing import ConstraintLike, DTypeLike, InitializerLike, RegularizerLike
+from tracegraph.layers.shared import LayerOptions, takes_options
+from tracegraph.typing import ConstraintLike, InitializerLike, RegularizerLike
 
 
 class GroupQueryAttention(MultiHeadAttention):
@@ -34,6 +36,7 @@ class GroupQueryAttention(MultiHeadAttention):
     ShapeError for inputs with fewer than three axes, and for sizes that do not fit.
     """
 
+    @takes_options
     def __init__(
         self,
         head_dim: int,
@@ -52,9 +55,7 @@ class GroupQueryAttention(MultiHeadAttention):
         bias_constraint: ConstraintLike = None,
         use_gate: bool = False,
         seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
         op = "GroupQueryAttention"
         queries = positive(op, "num_query_heads", num_query_heads)
@@ -78,8 +79,6 @@ class GroupQueryAttention(MultiHeadAttention):
             bias_constraint=bias_constraint,
             use_gate=use_gate,
             seed=seed,
-            name=name,
-            dtype=dtype,
-            trainable=trainable,
+            **options,
         )
         self.num_key_value_heads = keys

@@ -21,7 +21,7 @@ from tracegraph.array.arguments import (
 from tracegraph.array.creation import zeros
 from tracegraph.array.joining import repeat
 from tracegraph.array.shaping import reshape
-from tracegraph.core.types import float32, int32
+from tracegraph.core.types import int32
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.activations import masked_softmax
@@ -29,6 +29,7 @@ from tracegraph.layers.attention.masks import banded, both, causal, combined
 from tracegraph.layers.base import known_last, positive, tree_shape
 from tracegraph.layers.core import EinsumDense
 from tracegraph.layers.drawing import DrawingLayer
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import multiply
 from tracegraph.math.product import einsum
 from tracegraph.operands.conversion import as_tensor, cast_to
@@ -36,7 +37,6 @@ from tracegraph.ops.index import UPDATE_SLICE
 from tracegraph.typing import (
     ActivationLike,
     ConstraintLike,
-    DTypeLike,
     InitializerLike,
     Nest,
     RegularizerLike,
@@ -121,6 +121,7 @@ class MultiHeadAttention(DrawingLayer):
 
     supports_masking = True
 
+    @takes_options
     def __init__(
         self,
         num_heads: int,
@@ -141,11 +142,9 @@ class MultiHeadAttention(DrawingLayer):
         bias_constraint: ConstraintLike = None,
         use_gate: bool = False,
         seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         op = type(self).__name__
         self.num_heads = self.num_key_value_heads = positive(op, "num_heads", num_heads)
         self.key_dim = positive(op, "key_dim", key_dim)

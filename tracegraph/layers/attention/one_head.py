@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from tracegraph.array.arguments import as_choice, as_flag, as_number, refuse, sizes_of
 from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import expand_dims
-from tracegraph.core.types import float32
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.activations import masked_softmax
 from tracegraph.layers.attention.masks import both, causal
 from tracegraph.layers.base import flags_of, known_last
 from tracegraph.layers.drawing import DrawingLayer
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import add, multiply
 from tracegraph.math.elementwise.unary import tanh
 from tracegraph.math.product import matmul
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.typing import DTypeLike, Nest, TensorLike
+from tracegraph.typing import Nest, TensorLike
 
 
 class Attention(DrawingLayer):
@@ -43,17 +43,16 @@ class Attention(DrawingLayer):
     TensorShape([1, 2, 4])
     """
 
+    @takes_options
     def __init__(
         self,
         use_scale: bool = False,
         score_mode: str = "dot",
         dropout: float = 0.0,
         seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         op = type(self).__name__
         self.use_scale = as_flag(op, "use_scale", use_scale)
         self.score_mode = as_choice(op, "score_mode", score_mode, ("dot", "concat"))
@@ -149,15 +148,11 @@ class AdditiveAttention(Attention):
     TensorShape([1, 2, 4])
     """
 
+    @takes_options
     def __init__(
-        self,
-        use_scale: bool = True,
-        dropout: float = 0.0,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        self, use_scale: bool = True, dropout: float = 0.0, **options: Unpack[LayerOptions]
     ) -> None:
-        super().__init__(use_scale, dropout=dropout, name=name, dtype=dtype, trainable=trainable)
+        super().__init__(use_scale, dropout=dropout, **options)
 
     def build(self, input_shape: Any) -> None:
         if self.use_scale:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from tracegraph.array.arguments import as_choice, as_flag, rank_of, refuse
 from tracegraph.array.creation import one_hot
 from tracegraph.array.shaping import expand_dims, squeeze
 from tracegraph.core.shapes import Dim
 from tracegraph.core.tensorshape import AskedSize
-from tracegraph.core.types import DType, float32, int32
+from tracegraph.core.types import DType, int32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, positive
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.counting import bincount
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import TensorLike
 
 #: The modes that give a vector for a category, or for all of an example.
 VECTORS = ("one_hot", "multi_hot", "count")
@@ -75,16 +76,15 @@ class CategoryEncoding(Layer):
 
     _computes_in_full = True
 
+    @takes_options
     def __init__(
         self,
         num_tokens: int | None = None,
         output_mode: str = "multi_hot",
         sparse: bool = False,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         if num_tokens is None:
             fact = "CategoryEncoding: num_tokens, the number of categories, is missing"
             fail(SignatureError, fact, fix="give one more than the largest category")

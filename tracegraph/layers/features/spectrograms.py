@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, is_channels_first, known, padding_of, positive
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import (
     add,
     atan2,
@@ -28,7 +29,7 @@ from tracegraph.nn.convolutions import conv1d
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.signal.frames import linear_to_mel_weight_matrix, stft
 from tracegraph.signal.window_functions import hamming_window, hann_window
-from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import TensorLike
 
 _WINDOWS = {"hann": hann_window, "hamming": hamming_window}
 #: The least power and magnitude of which `STFTSpectrogram` takes roots and logarithms, as in Keras.
@@ -81,6 +82,7 @@ class MelSpectrogram(Layer):
     TensorShape([2, 8, 9])
     """
 
+    @takes_options
     def __init__(
         self,
         fft_length: int = 2048,
@@ -96,11 +98,9 @@ class MelSpectrogram(Layer):
         mag_exp: float = 2.0,
         min_power: float = 1e-10,
         ref_power: float = 1.0,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         op = "MelSpectrogram"
         self.fft_length = positive(op, "fft_length", fft_length)
         self.sequence_stride = positive(op, "sequence_stride", sequence_stride)
@@ -186,6 +186,7 @@ class STFTSpectrogram(Layer):
     array([[[0., 2., 0.]]], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         mode: str = "log",
@@ -198,11 +199,9 @@ class STFTSpectrogram(Layer):
         padding: str = "valid",
         expand_dims: bool = False,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         op = "STFTSpectrogram"
         self.mode = as_choice(op, "mode", mode, _MODES)
         self.frame_length = positive(op, "frame_length", frame_length)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from tracegraph.array.arguments import as_choice, as_flag, as_size, known_int, r
 from tracegraph.array.creation import ensure_shape
 from tracegraph.array.indexing.selection import gather, where
 from tracegraph.array.shaping import pad, reshape
-from tracegraph.core.types import DType, as_dtype, float32, int64
+from tracegraph.core.types import DType, as_dtype, int64
 from tracegraph.effects.checks_and_prints import check
 from tracegraph.errors import DTypeError, SignatureError, fail, shown
 from tracegraph.ir.builder import at_top_level
@@ -20,6 +20,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, positive
 from tracegraph.layers.features.batches import batches_of
 from tracegraph.layers.features.categories import VECTORS, dense_only, encoded
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import add, clip_by_value, floormod, multiply, subtract
 from tracegraph.math.elementwise.logic import equal, greater_equal, less, logical_and, logical_or
 from tracegraph.math.reduction import reduce_all
@@ -79,6 +80,7 @@ class IntegerLookup(Layer):
 
     _computes_in_full = True
 
+    @takes_options
     def __init__(
         self,
         max_tokens: int | None = None,
@@ -94,11 +96,9 @@ class IntegerLookup(Layer):
         pad_to_max_tokens: bool = False,
         oov_method: str = "floormod",
         salt: None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         mode = {"binary": "multi_hot", "tf-idf": "tf_idf"}.get(output_mode, output_mode)
         self.output_mode = as_choice(_OP, "output_mode", mode, ("int", *VECTORS, "tf_idf"))
         _only_defaults(vocabulary_dtype, oov_method, salt)

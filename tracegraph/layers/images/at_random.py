@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from tracegraph.array.arguments import as_choice, as_flag, as_number, sizes_of
 from tracegraph.array.indexing.selection import where
@@ -16,9 +16,9 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import positive
 from tracegraph.layers.drawing import DrawingLayer
 from tracegraph.layers.images.sizes import OfImages, resized_in_ratio
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.logic import less
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.typing import DTypeLike
 
 
 class AtRandom(OfImages, DrawingLayer):
@@ -135,16 +135,15 @@ class RandomFlip(AtRandom):
     True
     """
 
+    @takes_options
     def __init__(
         self,
         mode: str = "horizontal_and_vertical",
         seed: int | None = None,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         choices = ("horizontal", "vertical", "horizontal_and_vertical")
         self.mode = as_choice("RandomFlip", "mode", mode, choices)
         self._set_seed(seed)
@@ -179,17 +178,16 @@ class RandomCrop(AtRandom):
            [5.5, 7. ]], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         height: int,
         width: int,
         seed: int | None = None,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.height = positive("RandomCrop", "height", height)
         self.width = positive("RandomCrop", "width", width)
         self._set_seed(seed)

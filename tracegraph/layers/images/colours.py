@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from tracegraph.array.arguments import as_number
-from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.images.at_random import AtRandom
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import add, clip_by_value, multiply, subtract
 from tracegraph.math.reduction import reduce_mean
-from tracegraph.typing import DTypeLike
 
 
 class OfColours(AtRandom):
     """A layer that changes each image by a random factor, and clips the values of pixels."""
 
+    @takes_options
     def __init__(
         self,
         factor: float | Sequence[float],
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.factor = self._factor(factor)
         self._set_values(value_range, seed, data_format)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from tracegraph.array.arguments import as_choice, as_flag, as_number
 from tracegraph.array.creation import zeros_like
 from tracegraph.control_flow.branches import switch_case
 from tracegraph.control_flow.loops import foldl
-from tracegraph.core.types import float32, int32
+from tracegraph.core.types import int32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import positive
 from tracegraph.layers.images.at_random import AtRandom
@@ -28,10 +28,10 @@ from tracegraph.layers.images.tints import (
     RandomSaturation,
     RandomSharpness,
 )
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import add, clip_by_value, multiply
 from tracegraph.nn.activation import softmax
 from tracegraph.operands.conversion import cast_to
-from tracegraph.typing import DTypeLike
 
 
 class _Composed(AtRandom):
@@ -63,6 +63,7 @@ class RandomColorJitter(_Composed):
     array([200., 200., 200.], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         value_range: Sequence[float] = (0, 255),
@@ -72,11 +73,9 @@ class RandomColorJitter(_Composed):
         hue_factor: float | Sequence[float] | None = None,
         seed: int | None = None,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self._set_values(value_range, seed, data_format)
         self._is_of_rgb = saturation_factor is not None or hue_factor is not None
         kinds = {
@@ -148,6 +147,7 @@ class RandAugment(_Chosen):
     TensorShape([4, 4, 3])
     """
 
+    @takes_options
     def __init__(
         self,
         value_range: Sequence[float] = (0, 255),
@@ -156,11 +156,9 @@ class RandAugment(_Chosen):
         interpolation: str = "bilinear",
         seed: int | None = None,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.num_ops = positive("RandAugment", "num_ops", num_ops)
         self._set_values(value_range, seed, data_format)
         self._make_parts(factor, interpolation)
@@ -193,6 +191,7 @@ class AugMix(_Chosen):
     TensorShape([4, 4, 3])
     """
 
+    @takes_options
     def __init__(
         self,
         value_range: Sequence[float] = (0, 255),
@@ -204,11 +203,9 @@ class AugMix(_Chosen):
         interpolation: str = "bilinear",
         seed: int | None = None,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.num_chains = positive("AugMix", "num_chains", num_chains)
         self.chain_depth = positive("AugMix", "chain_depth", chain_depth)
         self.alpha = as_number("AugMix", "alpha", alpha, low=LEAST)

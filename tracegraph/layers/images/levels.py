@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 from tracegraph.array.arguments import sizes_of
 from tracegraph.array.creation import ones_like, range as numbers
@@ -12,13 +13,13 @@ from tracegraph.core.types import float32, float64, int32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import positive
 from tracegraph.layers.images.at_random import AtRandom
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import add, clip_by_value, divide, multiply, subtract
 from tracegraph.math.elementwise.logic import equal, greater, less
 from tracegraph.math.elementwise.unary import floor, round as rounded
 from tracegraph.math.reduction import cumsum, reduce_max, reduce_min
 from tracegraph.math.segments import unsorted_segment_sum
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.typing import DTypeLike
 
 
 class _OfBytes(AtRandom):
@@ -56,6 +57,7 @@ class Solarization(AtRandom):
     array([55., 55.], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         addition_factor: float | Sequence[float] = 0.0,
@@ -63,11 +65,9 @@ class Solarization(AtRandom):
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.addition_factor = self._part("addition_factor", addition_factor)
         self.threshold_factor = self._part("threshold_factor", threshold_factor)
         self._set_values(value_range, seed, data_format)
@@ -99,17 +99,16 @@ class RandomPosterization(_OfBytes):
     array([  0., 192.], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         factor: int | Sequence[int],
         value_range: Sequence[float] = (0, 255),
         data_format: str | None = None,
         seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         ends = factor if isinstance(factor, (list, tuple)) else (factor, factor)
         self._two("factor", ends, 1, 8)
         ends = [positive("RandomPosterization", "factor", end) for end in ends]
@@ -147,15 +146,14 @@ class AutoContrast(_InBothModes):
     array([  0. , 127.5, 255. ], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         value_range: Sequence[float] = (0, 255),
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self._set_values(value_range, None, data_format)
 
     def _changed(self, x: Tensor) -> Tensor:
@@ -186,16 +184,15 @@ class Equalization(_InBothModes):
     array([  0.,  85., 255., 255.], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         value_range: Sequence[float] = (0, 255),
         bins: int = 256,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.bins = positive("Equalization", "bins", bins)
         self._set_values(value_range, None, data_format)
 

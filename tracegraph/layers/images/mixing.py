@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from tracegraph.array.arguments import as_number, rank_of, refuse, sizes_of
 from tracegraph.array.creation import range as numbers
@@ -16,13 +16,13 @@ from tracegraph.image.resizing import between
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import known
 from tracegraph.layers.images.at_random import AtRandom
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import add, clip_by_value, divide, multiply, subtract
 from tracegraph.math.elementwise.logic import greater_equal, less, logical_and
 from tracegraph.math.elementwise.unary import log, sigmoid, sqrt
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.random.draws import draw_gamma, shuffled
 from tracegraph.random.generators import Generator
-from tracegraph.typing import DTypeLike
 
 #: Added to parameters of distributions that may be 0.
 LEAST = 1e-6
@@ -91,16 +91,15 @@ class MixUp(_Mixing):
     array([1., 1., 1., 1.], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         alpha: float = 0.2,
         data_format: str | None = None,
         seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.alpha = as_number("MixUp", "alpha", alpha, low=LEAST)
         self._set_seed(seed)
         self._set_format(data_format)
@@ -143,16 +142,15 @@ class CutMix(_Mixing, _OfBoxes):
     TensorShape([4, 2, 2, 3])
     """
 
+    @takes_options
     def __init__(
         self,
         factor: float | Sequence[float] = 1.0,
         seed: int | None = None,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.factor = self._part("factor", factor)
         self._set_seed(seed)
         self._set_format(data_format)
@@ -187,6 +185,7 @@ class RandomErasing(_OfBoxes):
     array([7., 7.], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         factor: float | Sequence[float] = 1.0,
@@ -195,11 +194,9 @@ class RandomErasing(_OfBoxes):
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.factor = self._part("factor", factor)
         self.scale = self._part("scale", scale)
         values = fill_value if isinstance(fill_value, (list, tuple)) else [fill_value]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 from tracegraph.array.arguments import as_choice, as_number, sizes_of
 from tracegraph.array.creation import range as numbers
@@ -13,6 +14,7 @@ from tracegraph.core.types import float32, int32
 from tracegraph.image.resizing import between
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.images.at_random import AtRandom
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import (
     add,
     clip_by_value,
@@ -24,7 +26,6 @@ from tracegraph.math.elementwise.arithmetic import (
 from tracegraph.math.elementwise.logic import equal, greater, greater_equal, less, logical_and
 from tracegraph.math.elementwise.unary import abs as absolute, cos, floor, negative, sign, sin
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.typing import DTypeLike
 
 _FILLS = ("reflect", "wrap", "constant", "nearest")
 
@@ -142,6 +143,7 @@ class RandomRotation(_Moving):
            [1., 3.]], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         factor: float | Sequence[float],
@@ -150,11 +152,9 @@ class RandomRotation(_Moving):
         seed: int | None = None,
         fill_value: float = 0.0,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.factor = self._range("factor", factor)
         self._set_filling(fill_mode, interpolation, seed, fill_value, data_format)
 
@@ -182,6 +182,7 @@ class RandomTranslation(_Moving):
     array([0., 1., 2.], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         height_factor: float | Sequence[float],
@@ -191,11 +192,9 @@ class RandomTranslation(_Moving):
         seed: int | None = None,
         fill_value: float = 0.0,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.height_factor = self._range("height_factor", height_factor, -1, 1)
         self.width_factor = self._range("width_factor", width_factor, -1, 1)
         self._set_filling(fill_mode, interpolation, seed, fill_value, data_format)
@@ -223,6 +222,7 @@ class RandomZoom(_Moving):
     array([3.75, 4.25, 4.75, 5.25], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         height_factor: float | Sequence[float],
@@ -232,11 +232,9 @@ class RandomZoom(_Moving):
         seed: int | None = None,
         fill_value: float = 0.0,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.height_factor = self._range("height_factor", height_factor, -1, 1)
         is_one = width_factor is None
         self.width_factor = None if is_one else self._range("width_factor", width_factor, -1, 1)
@@ -268,6 +266,7 @@ class RandomShear(_Moving):
     True
     """
 
+    @takes_options
     def __init__(
         self,
         x_factor: float | Sequence[float] = 0.0,
@@ -277,11 +276,9 @@ class RandomShear(_Moving):
         fill_value: float = 0.0,
         data_format: str | None = None,
         seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.x_factor = self._part("x_factor", x_factor)
         self.y_factor = self._part("y_factor", y_factor)
         self._set_filling(fill_mode, interpolation, seed, fill_value, data_format)
@@ -313,6 +310,7 @@ class RandomPerspective(_Moving):
     TensorShape([4, 4, 3])
     """
 
+    @takes_options
     def __init__(
         self,
         factor: float | Sequence[float] = 1.0,
@@ -321,11 +319,9 @@ class RandomPerspective(_Moving):
         fill_value: float = 0.0,
         seed: int | None = None,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.factor = self._part("factor", factor)
         self.scale = as_number("RandomPerspective", "scale", scale, low=0, high=1)
         self._set_filling("constant", interpolation, seed, fill_value, data_format)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from tracegraph import image
 from tracegraph.array.arguments import as_choice, as_flag, as_number, rank_of, refuse
 from tracegraph.array.creation import saturate_cast
 from tracegraph.array.shaping import expand_dims, pad, squeeze, transpose
-from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, is_channels_first, known, positive
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.unary import round as rounded
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import TensorLike
 
 _METHODS = ("bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5", "gaussian")
 
@@ -75,6 +77,7 @@ class Resizing(OfImages):
     array([[3., 5.]], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         height: int,
@@ -86,11 +89,9 @@ class Resizing(OfImages):
         fill_value: float = 0.0,
         antialias: bool = False,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.height = positive("Resizing", "height", height)
         self.width = positive("Resizing", "width", width)
         self.interpolation = as_choice("Resizing", "interpolation", interpolation, _METHODS)
@@ -148,16 +149,15 @@ class CenterCrop(OfImages):
     4.0
     """
 
+    @takes_options
     def __init__(
         self,
         height: int,
         width: int,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.height = positive("CenterCrop", "height", height)
         self.width = positive("CenterCrop", "width", width)
         self._set_format(data_format)

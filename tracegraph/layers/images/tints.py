@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from tracegraph import image
 from tracegraph.array.arguments import as_number
 from tracegraph.array.indexing.selection import where
 from tracegraph.array.joining import add_n
 from tracegraph.array.shaping import pad, reshape, tile
-from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import window
 from tracegraph.layers.images.at_random import AtRandom
 from tracegraph.layers.images.colours import OfColours
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import add, clip_by_value, divide, multiply, subtract
 from tracegraph.math.elementwise.unary import exp, square
 from tracegraph.nn.convolutions import depthwise_conv2d
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.typing import DTypeLike
 
 
 class _Tinting(OfColours):
     """A layer whose factor is from 0 to 1: a number is the largest."""
 
+    @takes_options
     def __init__(
         self,
         factor: float | Sequence[float],
         value_range: Sequence[float] = (0, 255),
         data_format: str | None = None,
         seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(factor, value_range, seed, data_format, name, dtype, trainable)
+        super().__init__(factor, value_range, seed, data_format, **options)
 
     def _factor(self, factor: Any) -> tuple[float, float]:
         return self._part("factor", factor)
@@ -184,6 +182,7 @@ class RandomGaussianBlur(_Tinting):
     array([27.4, 45.2, 27.4], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         factor: float | Sequence[float] = 1.0,
@@ -192,11 +191,9 @@ class RandomGaussianBlur(_Tinting):
         value_range: Sequence[float] = (0, 255),
         data_format: str | None = None,
         seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(factor, value_range, data_format, seed, name, dtype, trainable)
+        super().__init__(factor, value_range, data_format, seed, **options)
         self.kernel_size = window("RandomGaussianBlur", "kernel_size", kernel_size, 2)
         if not all(size % 2 for size in self.kernel_size):
             fact = f"RandomGaussianBlur: kernel_size is {shown(kernel_size)}"
@@ -243,17 +240,16 @@ class RandomInvert(_Tinting):
     array([200.,   0.], dtype=float32)
     """
 
+    @takes_options
     def __init__(
         self,
         factor: float | Sequence[float] = 1.0,
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(factor, value_range, data_format, seed, name, dtype, trainable)
+        super().__init__(factor, value_range, data_format, seed, **options)
 
     def _changed(self, x: Tensor) -> Tensor:
         return where(self._is_drawn(x, *self.factor), subtract(sum(self.value_range), x), x)
@@ -275,16 +271,15 @@ class RandomGrayscale(AtRandom):
 
     _is_of_rgb = True
 
+    @takes_options
     def __init__(
         self,
         factor: float = 0.5,
         data_format: str | None = None,
         seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.factor = as_number("RandomGrayscale", "factor", factor, low=0, high=1)
         self._set_seed(seed)
         self._set_format(data_format)

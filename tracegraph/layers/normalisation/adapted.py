@@ -5,21 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from tracegraph.array.arguments import as_axes, as_flag, as_sizes, refuse
 from tracegraph.array.shaping import reshape
-from tracegraph.core.types import float32, int32
+from tracegraph.core.types import int32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, known
 from tracegraph.layers.features.batches import batches_of
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import add, divide, maximum, multiply, subtract
 from tracegraph.math.elementwise.unary import sqrt
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import TensorLike
 
 #: About how many elements of an array are averaged at once.
 _CHUNK = 1 << 22
@@ -51,17 +52,16 @@ class Normalization(Layer):
     supports_masking = True
     _computes_in_full = True
 
+    @takes_options
     def __init__(
         self,
         axis: int | Sequence[int] | None = -1,
         mean: TensorLike | None = None,
         variance: TensorLike | None = None,
         invert: bool = False,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.axis = () if axis is None else as_sizes("Normalization", "axis", axis)
         self.invert = as_flag("Normalization", "invert", invert)
         if (mean is None) != (variance is None):

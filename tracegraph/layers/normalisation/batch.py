@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from tracegraph import nn
 from tracegraph.array.arguments import (
@@ -19,11 +19,11 @@ from tracegraph.array.arguments import (
 from tracegraph.array.creation import stop_gradient
 from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import broadcast_to, expand_dims, squeeze
-from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import along_channels, flags_of, known
 from tracegraph.layers.normalisation.scaled import ScaledNormalization
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import (
     add,
     clip_by_value,
@@ -37,13 +37,7 @@ from tracegraph.math.elementwise.unary import sqrt, square
 from tracegraph.math.reduction import reduce_sum, summable
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.state.variable import Variable
-from tracegraph.typing import (
-    ConstraintLike,
-    DTypeLike,
-    InitializerLike,
-    RegularizerLike,
-    TensorLike,
-)
+from tracegraph.typing import ConstraintLike, InitializerLike, RegularizerLike, TensorLike
 
 
 class BatchNormalization(ScaledNormalization):
@@ -74,6 +68,7 @@ class BatchNormalization(ScaledNormalization):
 
     supports_masking = True
 
+    @takes_options
     def __init__(
         self,
         axis: int = -1,
@@ -93,11 +88,9 @@ class BatchNormalization(ScaledNormalization):
         renorm_clipping: Mapping[str, float] | None = None,
         renorm_momentum: float = 0.99,
         synchronized: bool = False,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         as_flag("BatchNormalization", "synchronized", synchronized)
         self.renorm = as_flag("BatchNormalization", "renorm", renorm)
         self.renorm_clipping = _clipping(renorm_clipping)

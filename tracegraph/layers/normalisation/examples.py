@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from tracegraph import nn
 from tracegraph.array.arguments import (
@@ -18,16 +18,16 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.shaping import reshape
 from tracegraph.calls.top_level_calls import composition
-from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, along_channels, known
 from tracegraph.layers.normalisation.scaled import ScaledNormalization
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import add, multiply, subtract
 from tracegraph.math.elementwise.unary import rsqrt, square
 from tracegraph.math.norms import l2_normalize
 from tracegraph.math.reduction import reduce_mean, summable
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.typing import ConstraintLike, DTypeLike, InitializerLike, RegularizerLike
+from tracegraph.typing import ConstraintLike, InitializerLike, RegularizerLike
 
 
 class LayerNormalization(ScaledNormalization):
@@ -43,6 +43,7 @@ class LayerNormalization(ScaledNormalization):
 
     supports_masking = True
 
+    @takes_options
     def __init__(
         self,
         axis: int | Sequence[int] = -1,
@@ -55,11 +56,9 @@ class LayerNormalization(ScaledNormalization):
         gamma_regularizer: RegularizerLike = None,
         beta_constraint: ConstraintLike = None,
         gamma_constraint: ConstraintLike = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.axis = as_sizes("LayerNormalization", "axis", axis)
         beta = beta_initializer, beta_regularizer, beta_constraint
         gamma = gamma_initializer, gamma_regularizer, gamma_constraint
@@ -111,6 +110,7 @@ class GroupNormalization(ScaledNormalization):
 
     supports_masking = True
 
+    @takes_options
     def __init__(
         self,
         groups: int = 32,
@@ -124,11 +124,9 @@ class GroupNormalization(ScaledNormalization):
         gamma_regularizer: RegularizerLike = None,
         beta_constraint: ConstraintLike = None,
         gamma_constraint: ConstraintLike = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.groups = as_size("GroupNormalization", "groups", groups)
         self.axis = as_size("GroupNormalization", "axis", axis)
         beta = beta_initializer, beta_regularizer, beta_constraint
@@ -174,15 +172,11 @@ class RMSNormalization(Layer):
 
     _computes_in_full = True
 
+    @takes_options
     def __init__(
-        self,
-        axis: int | Sequence[int] = -1,
-        epsilon: float = 1e-6,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        self, axis: int | Sequence[int] = -1, epsilon: float = 1e-6, **options: Unpack[LayerOptions]
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.axis = as_sizes("RMSNormalization", "axis", axis)
         self.epsilon = as_number("RMSNormalization", "epsilon", epsilon, low=0)
 
@@ -210,14 +204,9 @@ class UnitNormalization(Layer):
 
     supports_masking = True
 
-    def __init__(
-        self,
-        axis: int | Sequence[int] = -1,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+    @takes_options
+    def __init__(self, axis: int | Sequence[int] = -1, **options: Unpack[LayerOptions]) -> None:
+        super().__init__(**options)
         self.axis = as_sizes("UnitNormalization", "axis", axis)
 
     def call(self, inputs: Tensor) -> Tensor:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from tracegraph import initializers
 from tracegraph.array.arguments import as_flag, refuse_kind
 from tracegraph.array.creation import ones_like, stop_gradient
 from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import reshape
-from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, positive
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import divide
 from tracegraph.math.elementwise.logic import equal
 from tracegraph.math.norms import l2_normalize
 from tracegraph.math.product import matmul
 from tracegraph.math.reduction import reduce_all, reduce_euclidean_norm
 from tracegraph.state.variable import Variable
-from tracegraph.typing import DTypeLike, Nest
+from tracegraph.typing import Nest
 
 
 class SpectralNormalization(Layer):
@@ -42,15 +42,11 @@ class SpectralNormalization(Layer):
 
     _computes_in_full = True
 
+    @takes_options
     def __init__(
-        self,
-        layer: Layer,
-        power_iterations: int = 1,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        self, layer: Layer, power_iterations: int = 1, **options: Unpack[LayerOptions]
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         if not isinstance(layer, Layer):
             fix = "give one such as tg.layers.Dense(3)"
             refuse_kind("SpectralNormalization", "it takes a layer", layer, fix=fix)

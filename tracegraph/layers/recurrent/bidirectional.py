@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from tracegraph.array.arguments import as_choice, refuse_kind
 from tracegraph.array.joining import concat
 from tracegraph.array.shaping import reverse
-from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer
 from tracegraph.layers.recurrent.rnn import RNN, Outputs
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import add, multiply
-from tracegraph.typing import DTypeLike, Nest, TensorLike
+from tracegraph.typing import Nest, TensorLike
 
 
 class Bidirectional(Layer, Generic[Outputs]):
@@ -45,9 +45,7 @@ class Bidirectional(Layer, Generic[Outputs]):
         merge_mode: None,
         weights: Sequence[TensorLike] | None = ...,
         backward_layer: RNN[Tensor] | None = ...,
-        name: str | None = ...,
-        dtype: DTypeLike = ...,
-        trainable: bool = ...,
+        **options: Unpack[LayerOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -56,21 +54,18 @@ class Bidirectional(Layer, Generic[Outputs]):
         merge_mode: str | None = ...,
         weights: Sequence[TensorLike] | None = ...,
         backward_layer: RNN[Outputs] | None = ...,
-        name: str | None = ...,
-        dtype: DTypeLike = ...,
-        trainable: bool = ...,
+        **options: Unpack[LayerOptions],
     ) -> None: ...
+    @takes_options
     def __init__(
         self,
         layer: RNN[Any],
         merge_mode: str | None = "concat",
         weights: Sequence[TensorLike] | None = None,
         backward_layer: RNN[Any] | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         for part in (layer, layer if backward_layer is None else backward_layer):
             if not isinstance(part, RNN):
                 fix = "give a recurrent layer, such as tg.layers.LSTM(8)"

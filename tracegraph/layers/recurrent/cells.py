@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tracegraph import nest
 from tracegraph.array.arguments import as_flag, as_list, as_number, refuse, refuse_kind
 from tracegraph.array.creation import ones_like, zeros
 from tracegraph.array.joining import concat, split, unstack
-from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, activation_of, known_last, positive, takes
 from tracegraph.layers.drawing import DrawingLayer
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import add, multiply, subtract
 from tracegraph.math.product import matmul
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import (
     ActivationLike,
     ConstraintLike,
-    DTypeLike,
     InitializerLike,
     Nest,
     RegularizerLike,
@@ -40,6 +39,7 @@ class Cell(DrawingLayer):
     #: The number of tensors in the state.
     states = 1
 
+    @takes_options
     def __init__(
         self,
         units: int,
@@ -57,11 +57,9 @@ class Cell(DrawingLayer):
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
         seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         op = type(self).__name__
         self.units = positive(op, "units", units)
         self.activation = activation_of(activation) or as_tensor
@@ -199,6 +197,7 @@ class LSTMCell(Cell):
     #: The axis along which the gates are concatenated.
     gate_axis = -1
 
+    @takes_options
     def __init__(
         self,
         units: int,
@@ -218,9 +217,7 @@ class LSTMCell(Cell):
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
         seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(
             units,
@@ -229,7 +226,8 @@ class LSTMCell(Cell):
             *(kernel_initializer, recurrent_initializer, bias_initializer),
             *(kernel_regularizer, recurrent_regularizer, bias_regularizer),
             *(kernel_constraint, recurrent_constraint, bias_constraint),
-            *(dropout, recurrent_dropout, seed, name, dtype, trainable),
+            *(dropout, recurrent_dropout, seed),
+            **options,
         )
         self.recurrent_activation = activation_of(recurrent_activation) or as_tensor
         self.unit_forget_bias = as_flag("LSTMCell", "unit_forget_bias", unit_forget_bias)
@@ -277,6 +275,7 @@ class GRUCell(Cell):
 
     gates = 3
 
+    @takes_options
     def __init__(
         self,
         units: int,
@@ -296,9 +295,7 @@ class GRUCell(Cell):
         recurrent_dropout: float = 0.0,
         reset_after: bool = True,
         seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(
             units,
@@ -307,7 +304,8 @@ class GRUCell(Cell):
             *(kernel_initializer, recurrent_initializer, bias_initializer),
             *(kernel_regularizer, recurrent_regularizer, bias_regularizer),
             *(kernel_constraint, recurrent_constraint, bias_constraint),
-            *(dropout, recurrent_dropout, seed, name, dtype, trainable),
+            *(dropout, recurrent_dropout, seed),
+            **options,
         )
         self.recurrent_activation = activation_of(recurrent_activation) or as_tensor
         self.reset_after = as_flag("GRUCell", "reset_after", reset_after)
@@ -350,14 +348,9 @@ class StackedRNNCells(Layer):
     TensorShape([2, 5])
     """
 
-    def __init__(
-        self,
-        cells: Sequence[Any],
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+    @takes_options
+    def __init__(self, cells: Sequence[Any], **options: Unpack[LayerOptions]) -> None:
+        super().__init__(**options)
         self.cells = [*as_list("StackedRNNCells", "cells", cells)]
         if not self.cells:
             fact = "StackedRNNCells: there are no cells"

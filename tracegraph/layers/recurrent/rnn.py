@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
 from tracegraph import nest, regularizers
 from tracegraph.array.arguments import as_flag, rank_of, refuse, sizes_of
@@ -12,7 +12,6 @@ from tracegraph.array.indexing.selection import where
 from tracegraph.array.joining import stack, unstack
 from tracegraph.array.shaping import expand_dims, reverse, transpose
 from tracegraph.control_flow.loops import scan_with_results
-from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, flags_of, known
@@ -25,9 +24,10 @@ from tracegraph.layers.recurrent.cells import (
     listed,
     stepped,
 )
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.state.variable import Variable
-from tracegraph.typing import DTypeLike, Nest, SizeLike, TensorLike
+from tracegraph.typing import Nest, SizeLike, TensorLike
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -96,9 +96,7 @@ class RNN(Layer, Generic[Outputs]):
         stateful: bool = ...,
         unroll: bool = ...,
         zero_output_for_mask: bool = ...,
-        name: str | None = ...,
-        dtype: DTypeLike = ...,
-        trainable: bool = ...,
+        **options: Unpack[LayerOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -111,9 +109,7 @@ class RNN(Layer, Generic[Outputs]):
         stateful: bool = ...,
         unroll: bool = ...,
         zero_output_for_mask: bool = ...,
-        name: str | None = ...,
-        dtype: DTypeLike = ...,
-        trainable: bool = ...,
+        **options: Unpack[LayerOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -125,10 +121,9 @@ class RNN(Layer, Generic[Outputs]):
         stateful: bool = ...,
         unroll: bool = ...,
         zero_output_for_mask: bool = ...,
-        name: str | None = ...,
-        dtype: DTypeLike = ...,
-        trainable: bool = ...,
+        **options: Unpack[LayerOptions],
     ) -> None: ...
+    @takes_options
     def __init__(
         self,
         cell: Layer | Sequence[Layer],
@@ -138,12 +133,11 @@ class RNN(Layer, Generic[Outputs]):
         stateful: bool = False,
         unroll: bool = False,
         zero_output_for_mask: bool = False,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
-        cell = StackedRNNCells(cell, dtype=dtype) if isinstance(cell, (list, tuple)) else cell
+        super().__init__(**options)
+        if isinstance(cell, (list, tuple)):
+            cell = StackedRNNCells(cell, dtype=self._policy)
         op = type(self).__name__
         check_cell(op, cell)
         self.cell = cell

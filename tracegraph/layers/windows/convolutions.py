@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from tracegraph import nn
 from tracegraph.array.arguments import rank_of, refuse, sizes_of
 from tracegraph.array.shaping import pad, reshape
-from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import (
@@ -20,12 +19,12 @@ from tracegraph.layers.base import (
     positive,
     window,
 )
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.nn.windows import reaches
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import (
     ActivationLike,
     ConstraintLike,
-    DTypeLike,
     InitializerLike,
     RegularizerLike,
     Window,
@@ -102,6 +101,7 @@ class Conv2D(_Windowed):
 
     rank = 2
 
+    @takes_options
     def __init__(
         self,
         filters: int,
@@ -120,11 +120,9 @@ class Conv2D(_Windowed):
         activity_regularizer: RegularizerLike = None,
         kernel_constraint: ConstraintLike = None,
         bias_constraint: ConstraintLike = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(activation, use_bias, activity_regularizer, name, dtype, trainable)
+        super().__init__(activation, use_bias, activity_regularizer, **options)
         self.filters = positive(type(self).__name__, "filters", filters)
         self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
         self.groups = positive(type(self).__name__, "groups", groups)
@@ -193,6 +191,7 @@ class Conv2DTranspose(_Windowed):
 
     rank = 2
 
+    @takes_options
     def __init__(
         self,
         filters: int,
@@ -211,11 +210,9 @@ class Conv2DTranspose(_Windowed):
         activity_regularizer: RegularizerLike = None,
         kernel_constraint: ConstraintLike = None,
         bias_constraint: ConstraintLike = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(activation, use_bias, activity_regularizer, name, dtype, trainable)
+        super().__init__(activation, use_bias, activity_regularizer, **options)
         op = type(self).__name__
         self.filters = positive(op, "filters", filters)
         self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
@@ -300,6 +297,7 @@ class DepthwiseConv2D(_Windowed):
 
     rank = 2
 
+    @takes_options
     def __init__(
         self,
         kernel_size: Window,
@@ -317,11 +315,9 @@ class DepthwiseConv2D(_Windowed):
         activity_regularizer: RegularizerLike = None,
         depthwise_constraint: ConstraintLike = None,
         bias_constraint: ConstraintLike = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(activation, use_bias, activity_regularizer, name, dtype, trainable)
+        super().__init__(activation, use_bias, activity_regularizer, **options)
         self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
         count = positive(type(self).__name__, "depth_multiplier", depth_multiplier)
         self.depth_multiplier = count
@@ -373,6 +369,7 @@ class SeparableConv2D(_Windowed):
 
     rank = 2
 
+    @takes_options
     def __init__(
         self,
         filters: int,
@@ -394,11 +391,9 @@ class SeparableConv2D(_Windowed):
         depthwise_constraint: ConstraintLike = None,
         pointwise_constraint: ConstraintLike = None,
         bias_constraint: ConstraintLike = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(activation, use_bias, activity_regularizer, name, dtype, trainable)
+        super().__init__(activation, use_bias, activity_regularizer, **options)
         self.filters = positive(type(self).__name__, "filters", filters)
         self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
         count = positive(type(self).__name__, "depth_multiplier", depth_multiplier)

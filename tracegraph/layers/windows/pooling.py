@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -13,14 +13,15 @@ from tracegraph.array.creation import range as range_of, zeros_like
 from tracegraph.array.indexing.selection import gather, where
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.shapes import ceiling_divide
-from tracegraph.core.types import float32, int32
+from tracegraph.core.types import int32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, format_of, is_channels_first, padding_of, window
+from tracegraph.layers.shared import LayerOptions, takes_options
 from tracegraph.math.elementwise.arithmetic import divide, minimum, multiply
 from tracegraph.math.reduction import reduce_max, reduce_mean, reduce_sum
 from tracegraph.nn.windows import ranked
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.typing import DTypeLike, TensorLike, Window
+from tracegraph.typing import TensorLike, Window
 
 
 class _Pooling(Layer):
@@ -29,17 +30,16 @@ class _Pooling(Layer):
     rank = 0
     pool: Callable[..., Tensor]
 
+    @takes_options
     def __init__(
         self,
         pool_size: Window = 2,
         strides: Window | None = None,
         padding: str = "valid",
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         op = type(self).__name__
         self.pool_size = window(op, "pool_size", pool_size, self.rank)
         is_given = strides is not None
@@ -131,15 +131,11 @@ class _AdaptivePooling(Layer):
 
     rank = 0
 
+    @takes_options
     def __init__(
-        self,
-        output_size: Window,
-        data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        self, output_size: Window, data_format: str | None = None, **options: Unpack[LayerOptions]
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         op = type(self).__name__
         self.output_size = window(op, "output_size", output_size, self.rank)
         self._first = 2 if is_channels_first(op, data_format) else 1
@@ -266,15 +262,14 @@ class _GlobalPooling(Layer):
     rank = 0
     reduce: Callable[..., Tensor]
 
+    @takes_options
     def __init__(
         self,
         data_format: str | None = None,
         keepdims: bool = False,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         op = type(self).__name__
         self._axes = [*range(2, self.rank + 2)]
         if not is_channels_first(op, data_format):

@@ -79,9 +79,8 @@ class LoadedSizes:
         """Raises LoadError for an open size to which no input of its graph gives a value."""
         for inner in graph.graphs():
             if inner not in self._closed:
-                nodes = (node for called in inner.graphs() for node in called.nodes)
                 # A call may return a sum of sizes that its run finds, such as f64[?0+?3].
-                found = set[str]().union(*map(names_chosen, nodes))
+                found = set[str]().union(*map(names_chosen, inner.all_nodes()))
                 unknown = [x for x in unbound_names(inner.inputs, inner.nodes) if x not in found]
                 if unknown:
                     entry.fail(f"no input of @{inner.name} gives the size {unknown[0]} a value")
