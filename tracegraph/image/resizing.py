@@ -139,7 +139,8 @@ def resize_with_pad(
     height, width = x.type.shape[-3:-1]
     sides = (height, rows, width, columns), (width, columns, height, rows)
     y = resize(x, [_scaled(*side) for side in sides], method, antialias=antialias)
-    return pad_to_bounding_box(y, *(_before(*side) for side in sides), rows, columns)
+    top, left = (_before(*side) for side in sides)
+    return pad_to_bounding_box(y, top, left, rows, columns)
 
 
 def _target(op: str, x: Tensor, size: Any, keeps_ratio: bool) -> tuple[Size, Size]:
