@@ -47,6 +47,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "metrics.metric:Metric.update_state args kwargs",
         "optimizers.adam:Lamb.update_step factors",
         "optimizers.adam:Nadam.update_step factors",
+        "optimizers.adam:ScheduleFreeAdamW.update_step factors",
         "optimizers.base:Optimizer.step_factors ->",
         "optimizers.base:Optimizer.update_step factors",
         "optimizers.matrices:Adafactor.update_step factors",

@@ -90,6 +90,7 @@ def _layers() -> dict[str, Call]:
         **made("layers.MixUp", 0.2, on_call=(I2,)),
         **made("layers.RandAugment", on_call=(I2,)),
         **made("layers.RandomColorJitter", (0, 1), 0.1, on_call=(I2,)),
+        **made("layers.RandomElasticTransform", 1.0, on_call=(I2,)),
         **made("layers.RandomErasing", 1.0, on_call=(I2,)),
         **made("layers.RandomGaussianBlur", 1.0, on_call=(I2,)),
         **made("layers.RandomPerspective", 1.0, on_call=(I2,)),

@@ -85,6 +85,10 @@ def test_advice_names_what_is_there():
         "autograph.experimental.Feature": "tg.autograph.to_code",
         "keras.FloatDTypePolicy": 'dtype="mixed_float16"',
         "utils.get_file": "read and prepared by Python",
+        "layers.Hashing": "x % num_bins",
+        "layers.TextVectorization": "tg.utils.pad_sequences",
+        "layers.Pipeline": "tg.layers.Sequential",
+        "optimizers.MultiOptimizer": "an optimizer for each group of variables",
     }.items(),
 )
 def test_families_and_slips_say_what_they_must(path, words):

@@ -39,6 +39,14 @@ def rows(x):
     return batch_jacobian(lambda z: tg.sin(z) * tg.reduce_sum(z, axis=1, keepdims=True), z)
 
 
+def steps(z):
+    weights = tg.eye(3)
+    found = tg.scan(
+        lambda s, row: tg.tanh(s + row[None] @ weights), tg.reshape(z, [-1, 3]), z[None, :3]
+    )
+    return tg.reduce_sum(found**2)
+
+
 PROGRAMS = {
     "gradient": lambda x: gradient(lambda z: tg.reduce_sum(z[0] * z[1:]), x),
     "dense Jacobian": lambda x: jacobian(banded, x),
@@ -55,6 +63,8 @@ PROGRAMS = {
     "vectorized_map": lambda x: tg.vectorized_map(
         lambda r: gradient(cubes, r), x[None] * x[:, None]
     ),
+    "scan whose products are taken out": lambda x: gradient(steps, x),
+    "map_fn": lambda x: gradient(lambda z: tg.reduce_sum(tg.map_fn(tg.sin, z)), x),
     "custom_gradient": lambda x: gradient(lambda z: tg.reduce_sum(rounded(z) * z), x),
 }
 

@@ -282,6 +282,23 @@ def test_all_perspectives_are_finite():
         assert y.min() >= 0 and y.max() <= 1 + 1e-6
 
 
+@pytest.mark.parametrize("shape", [(20, 30, 1), (5, 1, 1)])
+def test_images_are_distorted_smoothly(shape):
+    """Images of the numbers of their columns: each tells how far its pixels were moved."""
+    tall, wide, _ = shape
+    x = np.broadcast_to(np.arange(float(wide), dtype=np.float32)[None, None, :, None], (50, *shape))
+    y = L.RandomElasticTransform([1.0, 1.0], [1.0, 1.0], fill_mode="nearest")(x).numpy()
+    moved = (y - x)[:, 2:-2, 5 : wide - 5, 0]
+    s = 0.05 * min(tall, wide)
+    weights = np.exp(-(np.arange(-20, 21) ** 2) / (2 * s * s))
+    spread = s * 0.1 * max(tall, wide) * (weights**2).sum() / weights.sum() ** 2
+    if wide > 1:
+        assert abs(moved.std() / spread - 1) < 0.1 and abs(moved.mean()) < 0.1 * spread
+        near, far = (np.mean(moved[:, k:] * moved[:, : tall - 4 - k]) for k in (1, 8))
+        assert near > 0.7 * moved.var() > 10 * abs(far)
+    assert np.allclose(L.RandomElasticTransform(scale=0.0)(x).numpy(), x)
+
+
 #: Images of 20 examples whose channels are their labels.
 LABELS = np.eye(4, dtype=np.float32)[np.arange(20) % 4]
 OF_LABELS = np.broadcast_to(LABELS[:, None, None], (20, 32, 32, 4))
@@ -377,6 +394,7 @@ def test_one_layer_of_several_is_chosen():
         lambda: L.AutoContrast((0, 1)),
         lambda: L.RandomGaussianBlur([1.0, 1.0]),
         lambda: L.RandomPerspective([1.0, 1.0], 0.5),
+        lambda: L.RandomElasticTransform([1.0, 1.0], value_range=(-9, 9)),
         lambda: L.RandomShear(0.3, 0.3),
         lambda: L.RandomColorJitter((0, 1), 0.1, 0.1, 0.4, 0.1),
     ],

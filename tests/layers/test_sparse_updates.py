@@ -29,6 +29,7 @@ OPTIMIZERS = {
     "adamw": lambda **k: optimizers.AdamW(0.1, weight_decay=0.1, **k),
     "adamax": lambda **k: optimizers.Adamax(0.1, **k),
     "nadam": lambda **k: optimizers.Nadam(0.1, **k),
+    "schedule-free": lambda **k: optimizers.ScheduleFreeAdamW(0.1, **k),
     "lamb": lambda **k: optimizers.Lamb(0.1, **k),
     "lion": lambda **k: optimizers.Lion(0.1, **k),
     "ftrl": lambda **k: optimizers.Ftrl(0.1, **k),

@@ -151,6 +151,24 @@ def test_proportions():
     assert tg.image.resize_with_pad(IMAGES[0], 5, 9).shape == (5, 9, 3)
 
 
+@pytest.mark.parametrize(
+    ("target", "rows", "columns"),
+    [
+        ((5, 5), (0, 3), (0, 5)),
+        ((5, 7), (0, 4), (0, 7)),
+        ((9, 5), (2, 5), (0, 5)),
+        ((6, 4), (1, 3), (0, 4)),
+        ((3, 8), (0, 3), (1, 5)),
+    ],
+)
+def test_sides_and_what_is_before_them_are_rounded_down(target, rows, columns):
+    """As in TensorFlow, which subtracts the side before it is rounded."""
+    y = tg.image.resize_with_pad(tg.ones([4, 6, 1]), *target).numpy()[..., 0]
+    inside = y > 0
+    assert inside.any(1).nonzero()[0].tolist() == [*range(*rows)]
+    assert inside.any(0).nonzero()[0].tolist() == [*range(*columns)]
+
+
 def test_resizing_of_open_sizes():
     @tg.function(input_signature=[tg.TensorSpec([None, None, None, 3])])
     def doubled(x):

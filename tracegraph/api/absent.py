@@ -165,10 +165,7 @@ ABSENT = {
         "objects are saved as data, so classes need no registration",
         "leave it out, and use tg.saved_model.save or tg.train.Checkpoint",
     ),
-    "layers.experimental": (
-        _APART,
-        "use tg.image for its layers of pictures, NumPy for others",
-    ),
+    "layers.experimental": (_APART, "use tg.layers, and tg.image for pictures"),
     "keras.datasets": ("there are no datasets", "use those of a package such as scikit-learn"),
     "keras.callbacks": (
         "training is a loop of your own",

@@ -230,8 +230,6 @@ _RULES: list[tuple[str, str, str]] = [
     ),
     (r"keras\.preprocessing", "it stands elsewhere", "use tg.utils.pad_sequences, or tg.image"),
     (r"keras\.(callbacks|export|models|saving|wrappers)", *_TRAINING),
-    (r"keras\.backend", "functions of tensors are those of tg", "use tg, tg.math and tg.nn"),
-    (r"keras\.(random|tree)", "it is in tg itself", "use tg.random, or tg.nest"),
     (
         r"keras\.(config|mixed_precision|dtype_policies|\w*DTypePolicy)",
         "each layer has its dtype",
@@ -254,22 +252,28 @@ _RULES: list[tuple[str, str, str]] = [
         "layers are called with tensors, and hold other layers as attributes",
         "leave input_spec out; a wrapper is a tg.layers.Layer with self.layer = layer",
     ),
-    (
-        r"layers\.Random\w+|layers\.(Pipeline|AutoContrast|MixUp|CutMix|Equalization)\w*",
-        "pictures are changed by functions",
-        "use tg.image, in the function that reads the batch",
-    ),
-    (r"layers\.\w+Spectrogram", "signals have functions", "use tg.signal.stft in a layer"),
+    (r"layers\.Pipeline", "it calls other layers", "use tg.layers.Sequential"),
     (r"layers\.ThresholdedReLU", "there is no such layer", "use tg.layers.ReLU(threshold=1.0)"),
     (
-        r"layers\.(Hash\w*|\w+Lookup|TextVectorization|StringLookup|FeatureSpace)",
-        "data are prepared before they are tensors",
-        "use np.unique(x, return_inverse=True), and tg.layers.CategoryEncoding of its integers",
+        r"layers\.Hash\w*",
+        "texts are not tensors",
+        "use x % num_bins of integers, or zlib.crc32 of texts in Python, and tg.one_hot",
+    ),
+    (
+        r"layers\.(TextVectorization|StringLookup)|utils\.FeatureSpace",
+        "texts are not tensors",
+        "number words by a dict in Python, or by np.unique(x, return_inverse=True), and use "
+        "tg.utils.pad_sequences",
     ),
     (
         r"layers\.(Flax|Jax|Torch|TFSM)\w*",
         "layers are those of tg",
         "write a subclass of tg.layers.Layer, or use f.as_jax() of a @tg.function",
+    ),
+    (
+        r"optimizers\.(MultiOptimizer|OptimizerMap)",
+        "an optimizer treats all variables alike",
+        "use an optimizer for each group of variables, and call apply_gradients of each",
     ),
     (r"optimizers\.legacy", "there is one family of optimizers", "use tg.optimizers.Adam"),
 ]

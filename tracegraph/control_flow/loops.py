@@ -23,6 +23,7 @@ from tracegraph.control_flow.regions import (
     check_invariants,
     finished,
     fits_state,
+    known_body,
     leaves_open,
     makes_effects,
     names_of_parameters,
@@ -915,7 +916,7 @@ class _ScanLoop:
             assigned = self._while_it_holds(shared, old, values, held)
             kept = self._first_failures(shared, held, made)
             kept += [] if place is None else [ADD(place, constant(1, int32))]
-            graph = finished(builder, [*results[:count], *assigned, *kept, *results[count:]])
+        graph = finished(builder, [*results[:count], *assigned, *kept, *results[count:]])
         before = shared.states_before()
         read = [*shared.reads(shared.read_only), *shared.captures]
         constants = [*read, *before[: len(shared.assigned)]]
@@ -927,7 +928,9 @@ class _ScanLoop:
         if arrays is not None:
             arrays.measure(op, inputs, 0)
         op, inputs, unstacked = with_stacked_writes(op, inputs)
-        outputs = unstacked(appended(*without_row_products(op, inputs)))
+        op, inputs = without_row_products(op, inputs)
+        op = op.with_body(known_body(op.body), op.constants, op.states)
+        outputs = unstacked(appended(op, inputs))
         take_on(shared, outputs[count : len(states)])
         last, stacked = outputs[:count], outputs[len(states) :]
         _, packed = region.results.pack([*last, *stacked])

@@ -532,8 +532,12 @@ class SharedValues:
 
 
 def finished(builder: Builder, outputs: Sequence[Tensor]) -> Graph:
-    """The graph of a region; at top level the previous one, if nothing changed."""
-    graph = simplify(builder.finish(outputs))
+    """The graph of a region. It ends the region, so the builder of what is around is current."""
+    return known_body(simplify(builder.finish(outputs)))
+
+
+def known_body(graph: Graph) -> Graph:
+    """At top level the previous graph, if nothing changed, so that equal code compiles once."""
     return interned(graph) if current().is_top_level else graph
 
 

@@ -127,20 +127,20 @@ def resize_with_pad(
     """Resizes images without changing their aspect ratio, and centres them on zeros of the given
     sizes.
 
-    Arguments and errors are those of `resize`.
+    The side that does not fill its size is rounded down, and what comes before it is half of what
+    it would leave, rounded down too. Arguments and errors are those of `resize`.
 
     >>> tg.image.resize_with_pad(tg.ones([2, 2, 1]), 1, 3).numpy()[0, :, 0]
     array([0., 1., 0.], dtype=float32)
     """
     op = "resize_with_pad"
     x = as_images(op, image, ranks=(3, 4))
-    target = _target(op, x, [target_height, target_width], False)
-    y = resize(x, target, method, preserve_aspect_ratio=True, antialias=antialias)
-    height, width = (
-        count - own
-        for count, own in zip(target, y.type.shape[-3:-1])  # type: ignore[operator]
-    )
-    return pad_to_bounding_box(y, height // 2, width // 2, *target)
+    rows, columns = _target(op, x, [target_height, target_width], False)
+    height, width = x.type.shape[-3:-1]
+    sides = (height, rows, width, columns), (width, columns, height, rows)
+    y = resize(x, [_scaled(*side) for side in sides], method, antialias=antialias)
+    top, left = (_before(*side) for side in sides)
+    return pad_to_bounding_box(y, top, left, rows, columns)
 
 
 def _target(op: str, x: Tensor, size: Any, keeps_ratio: bool) -> tuple[Size, Size]:
@@ -157,13 +157,19 @@ def _target(op: str, x: Tensor, size: Any, keeps_ratio: bool) -> tuple[Size, Siz
         height, width = (max(int(whole * scale + 0.5), 1) for whole in own)  # type: ignore[operator]
         return height, width
     (height, width), (rows, columns) = own, sizes
-    return _scaled(height, rows, width, columns), _scaled(width, columns, height, rows)
+    return _scaled(height, rows, width, columns, 1), _scaled(width, columns, height, rows, 1)
 
 
-def _scaled(own: Any, count: Any, other: Any, other_count: Any) -> Size:
-    """The size `own` times the smaller one of the scales of both axes, rounded, and at least 1."""
-    beside = floor_divide(2 * own * other_count + other, 2 * other)
+def _scaled(own: Any, count: Any, other: Any, other_count: Any, halves: int = 0) -> Size:
+    """The size `own` times the smaller one of the scales of both axes, plus these halves, rounded
+    down, and at least 1."""
+    beside = floor_divide(2 * own * other_count + halves * other, 2 * other)
     return largest_size(smallest_size(count, beside), 1)
+
+
+def _before(own: Any, count: Any, other: Any, other_count: Any) -> Size:
+    """Half of what `own` times the smaller one of the scales leaves of `count`, rounded down."""
+    return largest_size(floor_divide(count * other - own * other_count, 2 * other), 0)
 
 
 def _check_size(x: Tensor, target: Sequence[Size], dtype: DType) -> None:

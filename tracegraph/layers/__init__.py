@@ -74,6 +74,7 @@ from tracegraph.layers.images.mixing import (
     RandomErasing as RandomErasing,
 )
 from tracegraph.layers.images.moving import (
+    RandomElasticTransform as RandomElasticTransform,
     RandomPerspective as RandomPerspective,
     RandomRotation as RandomRotation,
     RandomShear as RandomShear,

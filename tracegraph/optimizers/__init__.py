@@ -10,7 +10,7 @@ from tracegraph.optimizers import (
     matrices,
     schedules as schedules,
 )
-from tracegraph.optimizers.adam import Adam, Adamax, AdamW, Lamb, Nadam
+from tracegraph.optimizers.adam import Adam, Adamax, AdamW, Lamb, Nadam, ScheduleFreeAdamW
 from tracegraph.optimizers.base import Optimizer
 from tracegraph.optimizers.gradients import SGD, Adadelta, Adagrad, Ftrl, Lion, RMSprop
 from tracegraph.optimizers.imported import from_optax
@@ -33,6 +33,7 @@ __all__ = [
     "Nadam",
     "Optimizer",
     "RMSprop",
+    "ScheduleFreeAdamW",
     "from_optax",
     "schedules",
 ]

@@ -11,7 +11,15 @@ from tracegraph.array.indexing.selection import where
 from tracegraph.core.types import DType, float32
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.elementwise.arithmetic import add, divide, maximum, multiply, pow, subtract
+from tracegraph.math.elementwise.arithmetic import (
+    add,
+    divide,
+    maximum,
+    minimum,
+    multiply,
+    pow,
+    subtract,
+)
 from tracegraph.math.elementwise.logic import greater, logical_and
 from tracegraph.math.elementwise.unary import abs, sqrt, square
 from tracegraph.math.reduction import reduce_euclidean_norm
@@ -240,4 +248,67 @@ class Lamb(_WithMeans):
         return subtract(value, multiply(multiply(ratio, rate), step)), m, v
 
 
-__all__ = ["Adam", "AdamW", "Adamax", "Lamb", "Nadam"]
+class ScheduleFreeAdamW(_WithMeans):
+    """AdamW that needs no schedule: gradients are taken between z, which takes the steps, and x,
+    the mean of all z so far.
+
+    At step t, v = v + (g ** 2 - v) * (1 - beta_2),
+    z = z - a * g / (sqrt(v / (1 - beta_2 ** t)) + epsilon), x = x + (z - x) / t, and the variable
+    becomes (1 - beta_1) * z + beta_1 * x. The slot "momentum" holds z, which begins as the
+    variable.
+
+    - `beta_1`: the share of x in the variable, above 0.
+    - `warmup_steps`: a is the learning rate times min(t / warmup_steps, 1), or the rate itself if
+      this is 0.
+
+    Source: Defazio et al., "The Road Less Scheduled" (2024).
+
+    >>> v = tg.Variable([1.0])
+    >>> optimizer = tg.optimizers.ScheduleFreeAdamW(0.5)
+    >>> for _ in range(2):
+    ...     _ = optimizer.apply_gradients([(tg.constant([2.0]), v)])
+    >>> v.numpy().round(4)
+    array([0.225], dtype=float32)
+    """
+
+    @takes_shared
+    def __init__(
+        self,
+        learning_rate: Rate = 0.0025,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        warmup_steps: int = 0,
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, **shared)
+        self._optional("beta_1", beta_1, above=0)
+        self.warmup_steps = self._number("warmup_steps", warmup_steps, low=0)
+
+    def _first_value(self, name: str, variable: Variable, shape: Sequence[Any]) -> Tensor:
+        if name == "momentum":
+            return variable.read_value()
+        return super()._first_value(name, variable, shape)
+
+    def step_factors(self, rate: Tensor, dtype: DType) -> tuple[Tensor, Tensor, Tensor]:
+        """The rate, the correction of v, and the share of the new z in x."""
+        step = cast_to(add(self.updates(), 1), dtype)
+        if self.warmup_steps:
+            rate = multiply(rate, minimum(divide(step, self.warmup_steps), 1.0))
+        (second,) = self.corrections(dtype, self.beta_2)
+        return rate, second, divide(1.0, step)
+
+    def update_step(
+        self, gradient: Tensor, value: Tensor, slots: Sequence[Tensor], factors: Any
+    ) -> tuple[Tensor, ...]:
+        rate, second, share = factors
+        momentum, velocity = slots
+        v = towards(velocity, square(gradient), 1 - self.beta_2)
+        spread = add(sqrt(divide(v, second)), self.epsilon)
+        z = subtract(momentum, divide(multiply(rate, gradient), spread))
+        x = divide(subtract(value, multiply(momentum, 1 - self.beta_1)), self.beta_1)
+        mean = add(multiply(subtract(1.0, share), x), multiply(share, z))
+        return add(multiply(z, 1 - self.beta_1), multiply(mean, self.beta_1)), z, v
+
+
+__all__ = ["Adam", "AdamW", "Adamax", "Lamb", "Nadam", "ScheduleFreeAdamW"]

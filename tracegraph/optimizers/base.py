@@ -280,8 +280,7 @@ class Optimizer(Module):
         axes = self.slot_axes(name, variable)
         is_open = not variable.tensor_type.is_static
         sizes = variable.read_value().shape if is_open else variable.shape
-        start = as_tensor(self.initial_slot(name), variable.dtype)
-        value = fill([sizes[axis] for axis in axes], start)
+        value = self._first_value(name, variable, [sizes[axis] for axis in axes])
         layout = variable.declared_layout
         own = None if layout is None else layout.of_axes(axes)
         shape = [variable.shape[axis] for axis in axes] if is_open else None
@@ -529,6 +528,10 @@ class Optimizer(Module):
     def slot_axes(self, name: str, variable: Variable) -> Sequence[int]:
         """The axes that a new slot takes from the variable."""
         return range(variable.ndim)
+
+    def _first_value(self, name: str, variable: Variable, shape: Sequence[Any]) -> Tensor:
+        """What a new slot of this shape holds."""
+        return fill(shape, as_tensor(self.initial_slot(name), variable.dtype))
 
     def initial_slot(self, name: str) -> float:
         """The initial value of a slot's elements."""

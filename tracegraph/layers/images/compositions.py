@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from tracegraph.array.arguments import as_choice, as_flag, as_number
 from tracegraph.array.creation import zeros_like
+from tracegraph.array.joining import split
 from tracegraph.control_flow.branches import switch_case
 from tracegraph.control_flow.loops import foldl
 from tracegraph.core.types import int32
@@ -216,17 +217,16 @@ class AugMix(_Chosen):
     def _changed(self, x: Tensor) -> Tensor:
         shape = [self.num_chains, self.chain_depth]
         chosen = self._numbers.uniform(shape, 0, len(self.parts) + 1, int32)
-        weights = self._weights(self.num_chains, x)
+        # One draw for the weights and the share: draws of gamma distributions compile slowly.
+        drawn = log_of_gamma(self._numbers, [self.num_chains + 2], self.alpha)
+        weights, (share, other) = (
+            cast_to(softmax(part), x.dtype) for part in split(drawn, [self.num_chains, 2])
+        )
 
         def with_chain(total: Tensor, chain: tuple[Tensor, Tensor]) -> Tensor:
             which, weight = chain
             return add(total, multiply(foldl(self._changed_by, which, x), weight))
 
         mixed = foldl(with_chain, (chosen, weights), zeros_like(x))
-        share, other = self._weights(2, x)
         y = add(multiply(share, x), multiply(other, mixed))
         return clip_by_value(y, *self.value_range)
-
-    def _weights(self, count: int, x: Tensor) -> Tensor:
-        """Positive numbers with a sum of 1, of Dirichlet's distribution."""
-        return cast_to(softmax(log_of_gamma(self._numbers, [count], self.alpha)), x.dtype)

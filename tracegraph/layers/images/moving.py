@@ -9,6 +9,7 @@ from typing import Unpack
 from tracegraph.array.arguments import as_choice, as_number, sizes_of
 from tracegraph.array.creation import range as numbers
 from tracegraph.array.indexing.selection import gather, where
+from tracegraph.array.joining import unstack
 from tracegraph.array.shaping import broadcast_to, expand_dims, reshape
 from tracegraph.core.types import float32, int32
 from tracegraph.image.resizing import between
@@ -24,7 +25,18 @@ from tracegraph.math.elementwise.arithmetic import (
     subtract,
 )
 from tracegraph.math.elementwise.logic import equal, greater, greater_equal, less, logical_and
-from tracegraph.math.elementwise.unary import abs as absolute, cos, floor, negative, sign, sin
+from tracegraph.math.elementwise.unary import (
+    abs as absolute,
+    cos,
+    exp,
+    floor,
+    negative,
+    sign,
+    sin,
+    square,
+)
+from tracegraph.math.product import matmul
+from tracegraph.math.reduction import reduce_sum
 from tracegraph.operands.conversion import as_tensor, cast_to
 
 _FILLS = ("reflect", "wrap", "constant", "nearest")
@@ -350,6 +362,73 @@ class RandomPerspective(_Moving):
         row = divide(multiply(multiply(add(b, divide(1.0, down)), v), tall), below)
         column = divide(multiply(multiply(add(a, divide(1.0, right)), u), wide), below)
         return row, column
+
+
+class RandomElasticTransform(_Moving):
+    """Each image distorted as if it were drawn on rubber or not, in training: pixels are taken from
+    nearby places, at distances that change smoothly.
+
+    Distances are normal random numbers, averaged with the weights e ** (-(distance / s) ** 2 / 2)
+    along both axes, times s * a, where s is 0.05 * scale * the shorter side and a is 0.1 * scale *
+    the longer side.
+
+    - `factor`: the probability is drawn for each image, from 0 to `factor`, or between the two
+      numbers that it is; from 0 to 1.
+    - `scale`: the largest scale, from 0 to 1, or two numbers; it is drawn for each image.
+    - `interpolation`, `fill_mode`, `fill_value`, `seed`, `data_format`: as in `RandomRotation`.
+    - `value_range`: the least and the largest value of a pixel, to which results are clipped.
+
+    Shapes, dtypes and errors are those of `RandomRotation`; ValueError is raised for a factor or a
+    scale out of range, and for equal values in `value_range`, too. From Simard, Steinkraus and
+    Platt, "Best Practices for Convolutional Neural Networks Applied to Visual Document Analysis".
+
+    >>> tg.layers.RandomElasticTransform(scale=0.5)(tg.ones([4, 4, 3])).shape
+    TensorShape([4, 4, 3])
+    """
+
+    def __init__(
+        self,
+        factor: float | Sequence[float] = 1.0,
+        scale: float | Sequence[float] = 1.0,
+        interpolation: str = "bilinear",
+        fill_mode: str = "reflect",
+        fill_value: float = 0.0,
+        value_range: Sequence[float] = (0, 255),
+        seed: int | None = None,
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(name, dtype, trainable=trainable)
+        self.factor = self._part("factor", factor)
+        self.scale = self._part("scale", scale)
+        self._set_values(value_range, seed, data_format)
+        self._set_filling(fill_mode, interpolation, seed, fill_value, data_format)
+
+    def _changed(self, x: Tensor) -> Tensor:
+        sides, (rows, columns) = self.sides(x), self._lines(x)
+        scale = reshape(self._draw(x, *self.scale), [-1, 1, 1])
+        s = multiply(scale, 0.05 * min(sides))
+        of_rows, of_columns = (expand_dims(_shares(s, size), 1) for size in sides)
+        noise = self._numbers.normal([sizes_of(type(self).__name__, x)[0], 2, *sides])
+        smooth = matmul(matmul(of_rows, noise), of_columns)
+        reach = expand_dims(multiply(multiply(scale, 0.1 * max(sides)), s), 1)
+        down, right = unstack(multiply(smooth, reach), axis=1)
+        y = self._taken(x, add(rows, down), add(columns, right))
+        return clip_by_value(where(self._is_drawn(x, *self.factor), y, x), *self.value_range)
+
+
+def _shares(sigma: Tensor, size: int) -> Tensor:
+    """The weights of the pixels of a line in the mean around each of them, [examples, size, size].
+    Outside of the line there is nothing, with a weight too."""
+
+    def weights(distances: Tensor) -> Tensor:
+        return exp(multiply(square(divide(distances, add(sigma, _NOTHING))), -0.5))
+
+    line = numbers(size, dtype=float32)
+    total = reduce_sum(weights(numbers(1 - size, size, dtype=float32)), axis=-1, keepdims=True)
+    return divide(weights(subtract(expand_dims(line, -1), line)), total)
 
 
 #: In place of 0 as a divisor, so that what is far outside is finite.
