@@ -386,6 +386,7 @@ class RandomElasticTransform(_Moving):
     TensorShape([4, 4, 3])
     """
 
+    @takes_options
     def __init__(
         self,
         factor: float | Sequence[float] = 1.0,
@@ -396,11 +397,9 @@ class RandomElasticTransform(_Moving):
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
         data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
+        super().__init__(**options)
         self.factor = self._part("factor", factor)
         self.scale = self._part("scale", scale)
         self._set_values(value_range, seed, data_format)
