@@ -175,6 +175,8 @@ class Pending(Builder):
         self.keepers: list[weakref.ref[Any]] = []
         #: How many nodes were searched for a loop that may never end, and whether one was found.
         self._searched, self._has_endless = 0, False
+        #: Whether an interrupt has ended the wait for a run of such a loop.
+        self._was_left = False
 
     @property
     def may_never_end(self) -> bool:
@@ -250,11 +252,24 @@ class Pending(Builder):
             # A signal handler may add nodes faster than programs of new lengths can be compiled.
             self._run_in_pieces(len(nodes))
         else:
-            self._run(None)
+            self._run(None, self._beside_endless(nodes, read) if self._was_left else None)
         self._was_struck = len(self.nodes) > self._set_apart
         is_usual = asked <= _LONGEST_ASKED and not kinds
         self._usual_cut = self._next_cut = max(_FIRST_CUT, 2 * asked) if is_usual else _MANY_CUT
         self._cut_off = 0
+
+    def _beside_endless(self, nodes: Sequence[Node], read: Node | None) -> set[Node] | None:
+        """What can be computed without the loops that may never end, and all that `read` needs;
+        None if nobody holds what those loops compute, so that they are dropped."""
+        self._was_left = self.may_never_end
+        batch, endless = self._batch(nodes), set[Node | None]()
+        for node in batch.nodes:
+            is_endless = node.op.can_prune and node.op.may_never_end
+            if is_endless or any(x.node in endless for x in node.inputs):
+                endless.add(node)
+        if not any(batch.values[i].node in endless for i in batch.held):
+            return None
+        return {*nodes} - endless | {*_needed_nodes(read)}
 
     def _evaluate_apart(
         self, nodes: Sequence[Node], kinds: Sequence[bool], read: Node | None
@@ -301,8 +316,11 @@ class Pending(Builder):
             if chosen is not None:
                 found = self._set_first(chosen)
                 count = found if count is None else min(count, found)
-            self._run_first(count, thread == self.thread and COUNTS_ARE_TRUSTED)
+            self._run_first(count)
             return True
+        except BaseException:
+            self._was_left = self.may_never_end
+            raise
         finally:
             self.worker = None
 
@@ -331,31 +349,36 @@ class Pending(Builder):
             if held and held[0]:
                 self.lock.release()
 
-    def _run_first(self, count: int | None, trust_counts: bool) -> None:
+    def _run_first(self, count: int | None) -> None:
         nodes = self.nodes[:count]
         if not nodes:
             return
         between = self._assigned_between(nodes)
-        try:
-            batch = _Batch(nodes, self.nodes, trust_counts)
-        except outside_interrupts(Exception):
-            # An input failed before.
-            self._fail_dependents()
-            nodes = self.nodes[:]
-            batch = _Batch(nodes, nodes, trust_counts)
-            batch.has_failed = True
+        batch = self._batch(nodes)
         if self._assigned:
             batch.find_assigned([*self._assigned.values()])
         batch.run()
         if batch.has_failed:
             self._prepare_undo(batch)
-        del self.nodes[: len(nodes)]
+        del self.nodes[: len(batch.nodes)]
         self._searched, self._has_endless = 0, False
         batch.release()
         if self._assigned:
             self._forget_assigned(between)
         if self.keepers:
             self._tell_keepers()
+
+    def _batch(self, nodes: Sequence[Node]) -> _Batch:
+        """The first nodes as a batch; all of them, if what some are computed from failed before."""
+        trust_counts = COUNTS_ARE_TRUSTED and threading.get_ident() == self.thread
+        try:
+            return _Batch(nodes, self.nodes, trust_counts)
+        except outside_interrupts(Exception):
+            self._fail_dependents()
+            nodes = self.nodes[:]
+            batch = _Batch(nodes, nodes, trust_counts)
+            batch.has_failed = True
+            return batch
 
     def _assigned_between(self, nodes: Sequence[Node]) -> list[tuple[_Assigned, Tensor]]:
         """The values of Variables between these nodes and later ones, if those assign again. The
@@ -788,17 +811,17 @@ def _compute_alone(tensor: Tensor) -> None:
 
 
 def _needed_nodes(last: Node | None) -> list[Node]:
-    """The nodes that compute the outputs of a pending node, in order."""
-    needed: list[Node] = []
-    stack, seen = [last], set()
+    """The nodes that compute the outputs of a pending node, in order; none for None."""
+    order: dict[Node, None] = {}
+    stack = [] if last is None else [last]
     while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        needed.append(node)
-        stack.extend(x.node for x in node.inputs)
-    return _topological(needed)
+        nodes = [x.node for x in stack[-1].inputs]
+        waiting = [node for node in nodes if node is not None and node not in order]
+        if waiting:
+            stack.extend(waiting)
+        else:
+            order.setdefault(stack.pop())
+    return [*order]
 
 
 def buffer_alone(tensor: Tensor) -> Any:
@@ -834,25 +857,6 @@ class _Released(tuple):
         found = (reference() for reference in self)
         pairs = zip(found, types, strict=True)
         return tuple(pending_tensor(type, node) if y is None else y for y, type in pairs)
-
-
-def _topological(nodes: list[Node]) -> list[Node]:
-    chosen = set(nodes)
-    order: list[Node] = []
-    placed: set[Node] = set()
-    stack = list(nodes)
-    while stack:
-        node = stack[-1]
-        if node in placed:
-            stack.pop()
-            continue
-        waiting = [x.node for x in node.inputs if x.node in chosen and x.node not in placed]
-        if waiting:
-            stack.extend(waiting)  # type: ignore[arg-type]
-        else:
-            order.append(stack.pop())
-            placed.add(node)
-    return order
 
 
 @contextlib.contextmanager
