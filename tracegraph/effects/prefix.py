@@ -21,7 +21,6 @@ from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.effects.procedure import START, Procedure
 from tracegraph.effects.record import Record
-from tracegraph.effects.rows import with_sizes_of_all
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import READ, STOP, HostCall, host_function
@@ -111,9 +110,10 @@ def results_of_call(
     return made.results
 
 
-def split_random_states(trace: Trace) -> None:
-    """Gives the rows of all parallel loops around a place their own states of the random generators
-    that have been drawn from there, so that Python functions called next draw other numbers."""
+def store_state(trace: Trace) -> None:
+    """Stores what Variables were assigned, since a Python function called next may read them. Rows
+    of parallel loops get their own states of the generators drawn from, so that it draws other
+    numbers."""
     drawn: dict[int, Variable] = {}
     for outer in reversed(traces_around(trace)):
         states = outer.states
@@ -122,6 +122,7 @@ def split_random_states(trace: Trace) -> None:
         if outer.parallel_rows is not None:
             for variable in drawn.values():
                 outer.parallel_rows.split(variable)
+    trace.store_state()
 
 
 def _values_given(traces: Sequence[Trace]) -> list[dict[int, Tensor]]:
@@ -177,7 +178,7 @@ class _Prefix(Builder):
         trace = self._traces[k]
         outputs = [y for y in outputs if y not in self._env]
         row = _Prefix(self._traces[k:], self._given[k:], is_row=True)
-        graph = with_sizes_of_all(row.graph(outputs), [*row._rows])
+        graph = trace.parallel_rows.with_sizes_of_all(row.graph(outputs), [*row._rows])
         env: dict[Tensor, tuple[Tensor, bool]] = {}
         for x in graph.inputs:
             if x in row._rows:
