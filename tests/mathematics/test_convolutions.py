@@ -360,6 +360,20 @@ def test_the_graph_of_a_pool_hardly_grows_with_its_window(pool, step):
     assert count(4096) < 3 * count(64)
 
 
+@pytest.mark.parametrize(
+    ("size", "step", "gap"), [(2**31 - 1, 1, 1), (2**31 - 1, 2, 1), (10**8, 1, 3)]
+)
+def test_a_window_far_longer_than_its_axis_costs_what_the_axis_does(size, step, gap):
+    x = np.float32([2.0, 8.0, 5.0])
+    starts = step * np.arange(-(-len(x) // step))
+    padding = starts[-1] + (size - 1) * gap + 1 - len(x)
+    offsets = np.arange(len(x)) - (starts - padding // 2)[:, None]  # from each window's start
+    for kind, reduced in (("MAX", np.max), ("AVG", np.mean)):
+        found = tg.nn.pool(x.reshape(1, -1, 1), size, kind, step, "SAME", dilations=gap)
+        wanted = [reduced(x[row % gap == 0]) for row in offsets]
+        close(found[0, :, 0], wanted)
+
+
 @pytest.mark.parametrize(("step", "reached"), [(20, 20), (10, 20), (9, 20), (1, 26)])
 def test_nan_in_one_long_window_stays_in_it(step, reached):
     x = tg.Variable(np.where(np.arange(60) == 6, np.nan, 1.0).reshape(1, 60, 1))

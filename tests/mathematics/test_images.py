@@ -11,6 +11,7 @@ import pytest
 import scipy.ndimage
 
 import tracegraph as tg
+from tracegraph.image import geometry
 from tracegraph.testing import check_gradients
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
@@ -53,6 +54,28 @@ def test_images_cut_and_padded(run):
     found = tg.image.resize_with_crop_or_pad(IMAGES, 4, 9)
     same(found, np.pad(IMAGES[:, 1:5], [(0, 0), (0, 0), (1, 2), (0, 0)]))
     same(tg.image.resize_with_crop_or_pad(BYTES, 5, 4), BYTES)
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_large_patches_are_those_of_slices(padding, monkeypatch):
+    def found():
+        x = tg.constant(IMAGES)
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = tg.image.extract_patches(x, [1, 3, 2, 1], [1, 2, 1, 1], [1, 1, 2, 1], padding)
+        return y, tape.gradient(y, x, output_gradients=tg.reshape(tg.range(0.0, y.size), y.shape))
+
+    expected = found()
+    monkeypatch.setattr(geometry, "_LARGEST_IN_SLICES", 0)
+    for one, other in zip(found(), expected, strict=True):
+        same(one, other.numpy())
+
+
+def test_patches_of_an_absurd_size_are_refused():
+    with pytest.raises(tg.errors.InvalidArgumentError, match="bytes of memory"):
+        tg.image.extract_patches(
+            tg.ones([1, 4, 4, 1]), [1, 2**20, 2**20, 1], [1] * 4, [1] * 4, "SAME"
+        ).numpy()
 
 
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])

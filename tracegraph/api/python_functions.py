@@ -18,7 +18,7 @@ from tracegraph.differentiation.tape import GradientTape
 from tracegraph.eager.pending import in_host_call
 from tracegraph.eager.tensor_methods import HOST_CALL, host_array, tell_tapes
 from tracegraph.effects.host_calls import HostFunction, declared_type, host_call
-from tracegraph.effects.prefix import calls_before, results_of_call, traces_around
+from tracegraph.effects.prefix import calls_before, results_of_call, store_state, traces_around
 from tracegraph.effects.record import current_record
 from tracegraph.errors import DTypeError, InvalidArgumentError, TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import Builder, current
@@ -379,7 +379,7 @@ def _types_returned(
     record = current_record()
     if record is None or any(x.actual is None for x in traces_around(trace)):
         return types
-    trace.store_state()
+    store_state(trace)
     gate = () if trace.all_hold is None else (trace.all_hold,)
     op = HostCall(function, tuple(types), function.is_differentiable, bool(gate))
     place = calls_before(trace)

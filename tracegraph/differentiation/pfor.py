@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tracegraph.control_flow.regions import with_largest_sizes
-from tracegraph.core.source import here
+from tracegraph.core.source import Source, here
 from tracegraph.core.types import int32
 from tracegraph.effects.record import current_record, recorded_call
-from tracegraph.errors import SignatureError, fail
+from tracegraph.errors import SignatureError, TraceError, fail
 from tracegraph.execution.execute import prepare_effects, run_recorded
-from tracegraph.ir.builder import Builder, current
+from tracegraph.ir.builder import Builder, at_top_level, builder_of_thread, current
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import stack
 from tracegraph.ops.constant import Iota, RuntimeSize
@@ -32,6 +33,81 @@ from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import Trace, Traced, pass_check_on, restored
 
 
+class Rows:
+    """The rows of a parallel loop in the builder `outer`. Each gets a state of its own for the
+    random generators that it draws from: they move on before the loop, since Python functions that
+    it calls may draw numbers as well."""
+
+    def __init__(self, count: Any, outer: Builder, source: Source) -> None:
+        self.count = count
+        self._outer = outer
+        self._source = source
+        self._states: dict[int, Tensor] = {}
+        #: Whether tracing had to call a Python function for rows of this call.
+        self._have_run = False
+
+    def state_of(self, variable: Variable) -> Tensor | None:
+        """The states of a random generator, one for each row; None before it was split."""
+        return self._states.get(id(variable))
+
+    def split(self, variable: Variable) -> Tensor:
+        """The same, splitting the state of the generator when first asked for it."""
+        found = self.state_of(variable)
+        if found is not None:
+            return found
+        if self._have_run and not self._outer.is_top_level:
+            fail(
+                TraceError,
+                f"a parallel loop draws from {told_name(variable)!r} for the first time after a "
+                "Python function whose result has no declared shape, which this call has already "
+                "called",
+                source=self._source,
+                fix="give the shape in Tout: tg.TensorSpec([3], tg.float32), or draw a number "
+                "before the call",
+            )
+        with _inside(self._outer):
+            keys = RandomSplit(self.count + 1)(variable.read_value())
+            variable.assign(Reshape((2,))(Slice((0, 0), (1, 2), (1, 1))(keys)))
+            own = Slice((1, 0), (self.count + 1, 2), (1, 1))(keys)
+        return self._states.setdefault(id(variable), own)
+
+    def begin_run(self) -> None:
+        """Notes that a Python function is called for rows while they are being traced."""
+        self._have_run = True
+
+    @staticmethod
+    def with_sizes_of_all(graph: Graph, arguments: Sequence[Tensor]) -> Graph:
+        """The graph of one row, where a size that each row finds for itself has the largest value
+        of all, if that is known. Other sizes are found once, before the loop. `arguments` are the
+        inputs that differ from row to row."""
+        own = set(arguments)
+        has_own_size = False
+        for node in graph.nodes:
+            if not own.isdisjoint(node.inputs):
+                own.update(node.outputs)
+                has_own_size |= type(node.op) is RuntimeSize
+                has_own_size |= any(map(first_size_finder, node.op.graphs()))
+        if not has_own_size:
+            return graph
+        found = with_largest_sizes(dead_code(graph))
+        return graph if isinstance(found, str) else found
+
+
+@contextmanager
+def _inside(builder: Builder) -> Iterator[None]:
+    """A context for appending nodes to the builder around a trace, or at top level."""
+    if builder.is_top_level:
+        with at_top_level():
+            yield
+        return
+    where = builder_of_thread()
+    inner, where.builder = where.builder, builder
+    try:
+        yield
+    finally:
+        where.builder = inner
+
+
 def parallel_for(
     function: Callable[[list[Tensor]], Any],
     elements: Sequence[Tensor],
@@ -45,12 +121,12 @@ def parallel_for(
     the `caller`, the function that the user called.
     """
     if not current().is_top_level:
-        traced, results = _traced(function, elements, caller)
-        traced, elements = _with_own_inputs(traced, elements, count)
+        traced, results, rows = _traced(function, elements, count, caller)
+        traced, elements = _with_own_inputs(traced, elements, rows)
         return _widened(traced, results, elements, count)
     with recorded_call():
-        traced, results = _traced(function, elements, caller)
-        traced, elements = _with_own_inputs(traced, elements, count)
+        traced, results, rows = _traced(function, elements, count, caller)
+        traced, elements = _with_own_inputs(traced, elements, rows)
         if not traced.graph.cuts_runs:
             return _widened(traced, results, elements, count)
         whole = _as_one_body(traced, elements, count)
@@ -58,15 +134,14 @@ def parallel_for(
 
 
 def _with_own_inputs(
-    traced: Traced, elements: Sequence[Tensor], count: Any
+    traced: Traced, elements: Sequence[Tensor], rows: Rows
 ) -> tuple[Traced, list[Tensor]]:
     """The body and its elements, among them the number of each iteration, if it asked for it, and
-    the states of random generators that it draws from: each is split among the iterations. They
-    move on before the loop, since Python functions that it calls may draw numbers as well."""
+    the states of random generators that it draws from: each is split among the iterations."""
     _refuse_assignments(traced)
-    numbers = [Iota(count, int32)()] * (traced.argument_count - len(elements))
+    numbers = [Iota(rows.count, int32)()] * (traced.argument_count - len(elements))
     random = [traced.variables[i] for i in traced.assigned]
-    own = [_own_states(variable, count) for variable in random]
+    own = [rows.split(variable) for variable in random]
     inputs, outputs = traced.graph.inputs, traced.graph.outputs
     first, behind = traced.argument_count, traced.argument_count + len(traced.variables)
     handles = dict(enumerate(inputs[first:behind]))
@@ -124,18 +199,19 @@ def _as_one_body(traced: Traced, elements: Sequence[Tensor], count: Any) -> Trac
 
 
 def _traced(
-    function: Callable[[list[Tensor]], Any], elements: Sequence[Tensor], caller: str
-) -> tuple[Traced, Results]:
-    def run(is_first: bool = True) -> tuple[Traced, Results]:
+    function: Callable[[list[Tensor]], Any], elements: Sequence[Tensor], count: Any, caller: str
+) -> tuple[Traced, Results, Rows]:
+    def run(is_first: bool = True) -> tuple[Traced, Results, Rows]:
         with Trace("pfor") as trace:
             trace.create_as_outer()
             trace.parallel = here()
+            rows = trace.parallel_rows = Rows(count, trace.outer, here())
             if trace.outer.is_top_level:
                 trace.what, trace.may_create = "a parallel loop", is_first
             trace.region, trace.orders_state = here(), False
-            has_iterations = all(x.type.is_static and x.type.shape[0] > 0 for x in elements)
-            trace.actual = list(elements) if has_iterations else None
-            trace.takes_first_of_actual = True
+            has_iterations = type(count) is int and count > 0
+            is_call = has_iterations and all(x.type.is_static for x in elements)
+            trace.actual = list(elements) if is_call else None
             types = [x.type.with_shape(x.type.shape[1:]) for x in elements]
             given = [trace.argument(type, None) for type in types]
             trace.rows.update(zip(given, elements, strict=True))
@@ -144,25 +220,11 @@ def _traced(
             traced = trace.traced([y for y in leaves if y is not None])
         if trace.created and trace.outer.is_top_level:  # again, now that the Variables exist
             return run(is_first=False)
-        return _with_sizes_of_all(traced), Results(structure, leaves)
+        graph = rows.with_sizes_of_all(traced.graph, traced.graph.inputs[: traced.argument_count])
+        body = dataclasses.replace(traced, graph=graph)
+        return body, Results(structure, leaves), rows
 
     return restored(run)
-
-
-def _with_sizes_of_all(traced: Traced) -> Traced:
-    """The iterations, where a size that each finds for itself has the largest value of all, if that
-    is known. Other sizes are found once, before the loop."""
-    own = set(traced.graph.inputs[: traced.argument_count])
-    has_own_size = False
-    for node in traced.graph.nodes:
-        if not own.isdisjoint(node.inputs):
-            own.update(node.outputs)
-            has_own_size |= type(node.op) is RuntimeSize
-            has_own_size |= any(map(first_size_finder, node.op.graphs()))
-    if not has_own_size:
-        return traced
-    found = with_largest_sizes(dead_code(traced.graph))
-    return traced if isinstance(found, str) else dataclasses.replace(traced, graph=found)
 
 
 def _refuse_assignments(traced: Traced) -> None:
@@ -175,13 +237,6 @@ def _refuse_assignments(traced: Traced) -> None:
                 "parallel loop, and their order is not known",
                 fix="return the values, and assign what they sum up to after the loop",
             )
-
-
-def _own_states(variable: Variable, count: Any) -> Tensor:
-    """One state of a random generator for each iteration; the variable gets the one after them."""
-    keys = RandomSplit(count + 1)(variable.read_value())
-    variable.assign(Reshape((2,))(Slice((0, 0), (1, 2), (1, 1))(keys)))
-    return Slice((1, 0), (count + 1, 2), (1, 1))(keys)
 
 
 def _report_checks(traced: Traced, outputs: Sequence[tuple[Tensor, bool]]) -> None:

@@ -6,20 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegraph.array.arguments import as_count, as_number, as_size, as_sizes, known_int, refuse
+from tracegraph.array.indexing.selection import gather
 from tracegraph.array.joining import concat
 from tracegraph.array.runtime_sizes import is_open, runtime_size
-from tracegraph.array.shaping import cut, pad, reverse, transpose as transpose_axes
-from tracegraph.core.shapes import Size, minimum as smaller
+from tracegraph.array.shaping import cut, pad, reshape, reverse, transpose as transpose_axes
+from tracegraph.core.shapes import Size, maximum, minimum as smaller
 from tracegraph.core.types import float64, int64
 from tracegraph.errors import shown
 from tracegraph.image.pictures import as_images, as_pixels
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.elementwise.arithmetic import multiply, subtract
+from tracegraph.math.elementwise.arithmetic import add, multiply, subtract
 from tracegraph.math.elementwise.logic import greater
-from tracegraph.nn.windows import padded, slices, windows_over
+from tracegraph.nn.windows import Windows, padded, slices, windows_over
 from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.ops.constant import Iota
 from tracegraph.tracing.trace import current_trace
 from tracegraph.typing import SizeLike, TensorLike
+
+#: Patches of more elements per channel are gathered, rather than joined from slices.
+_LARGEST_IN_SLICES = 64
 
 
 def flip_left_right(image: TensorLike) -> Tensor:
@@ -237,7 +242,24 @@ def extract_patches(
         if len(numbers) != 4 or (numbers[0], numbers[-1]) != (1, 1):
             refuse(op, f"{what} is {shown(value)}", x, fix="give [1, rows, columns, 1]")
     x, windows = windows_over(op, x, sizes, strides, padding, "NHWC", rates)
-    return concat(list(slices(padded(x, windows, 0), windows)), 3)
+    x = padded(x, windows, 0)
+    if windows.sizes[0] * windows.sizes[1] > _LARGEST_IN_SLICES:
+        return _patches_at_places(x, windows)
+    return concat(list(slices(x, windows)), 3)
+
+
+def _patches_at_places(x: Tensor, windows: Windows) -> Tensor:
+    """The same of padded images, by a number of nodes that does not depend on the size."""
+    for axis in (2, 1):
+        size, step, gap = (
+            numbers[axis - 1] for numbers in (windows.sizes, windows.steps, windows.gaps)
+        )
+        count = maximum((x.type.shape[axis] - (size - 1) * gap - 1) // step + 1, 0)
+        starts = multiply(reshape(Iota(count, int64)(), [count, 1]), step)
+        x = gather(x, add(starts, multiply(Iota(size, int64)(), gap)), axis=axis)
+    x = transpose_axes(x, [0, 1, 3, 2, 4, 5])  # places in a patch after the patches
+    lead, (rows, columns, channels) = x.type.shape[:3], x.type.shape[3:]
+    return reshape(x, [*lead, rows * columns * channels])
 
 
 __all__ = [

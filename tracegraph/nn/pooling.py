@@ -22,7 +22,7 @@ from tracegraph.core.types import TensorType, as_dtype, float32, float64, int64
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import add, divide, multiply
 from tracegraph.math.reduction import summable
-from tracegraph.nn.windows import Windows, padded, ranked, slices, windows_over
+from tracegraph.nn.windows import Windows, overlapping, padded, ranked, slices, windows_over
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import Iota
@@ -81,7 +81,7 @@ def _max_pool(
         refuse(op, f"{x.type} has no order", x, fix="convert it: tg.cast(x, tg.float32)")
     low = -np.inf if x.dtype.is_floating else x.dtype.min
     larger = Maximum(keeps_nan=True) if x.dtype.is_floating else MAXIMUM
-    x, windows = windows_over(op, x, ksize, strides, padding, data_format, gaps)
+    x, windows = _pooled(op, x, ksize, strides, padding, data_format, gaps)
     (largest,) = _combined((x,), windows, lambda a, b: (larger(a[0], b[0]),), (low,))
     return windows.outward(largest)
 
@@ -109,13 +109,19 @@ def _avg_pool(
         mean = _avg_pool(op, summable(x), ksize, strides, padding, data_format, gaps)
         is_short = x.dtype.is_integer and x.dtype.size < 4
         return cast_to(mean, x.dtype if x.dtype.is_floating else float32 if is_short else float64)
-    x, windows = windows_over(op, x, ksize, strides, padding, data_format, gaps)
+    x, windows = _pooled(op, x, ksize, strides, padding, data_format, gaps)
     total = _total(x, windows)
     if windows.is_padded:
         one = ones((1, *x.type.shape[1:-1], 1), x.dtype)
         return windows.outward(divide(total, _total(one, windows)))
     count = full(math.prod(windows.sizes), TensorType(x.dtype))
     return windows.outward(divide(total, count))
+
+
+def _pooled(op: str, x: Tensor, *arguments: Any) -> tuple[Tensor, Windows]:
+    """x with one batch axis and its channels last, and the windows over it; see `windows_over`."""
+    x, windows = windows_over(op, x, *arguments)
+    return x, overlapping(x, windows)
 
 
 def _total(x: Tensor, windows: Windows) -> Tensor:
@@ -282,7 +288,7 @@ def max_pool_with_argmax(
     x = ranked(op, input, 4)
     output = _max_pool(op, x, ksize, strides, padding, data_format)
     low = -np.inf if x.dtype.is_floating else x.dtype.min
-    inner, windows = windows_over(op, x, ksize, strides, padding, data_format)
+    inner, windows = _pooled(op, x, ksize, strides, padding, data_format)
     places = broadcast(_positions(x, kind, counts_examples), x.type.shape)
     _, at = _combined((inner, places), windows, _larger_with_position, (low, 0))
     return OutputAndArgmax(output, at)

@@ -183,6 +183,23 @@ def windows_over(
     return x, Windows(sizes, steps, gaps, pads, is_same(padding), is_first, lead)
 
 
+def overlapping(x: Tensor, windows: Windows) -> Windows:
+    """The windows without the positions that are padding in all of them, such as most of a window
+    that is far longer than its axis. At least one position remains."""
+    sizes, pads = list(windows.sizes), list(windows.pads)
+    reach = reaches(windows.sizes, windows.gaps)
+    for k, size in enumerate(x.type.shape[1:-1]):
+        (before, after), step, gap = pads[k], windows.steps[k], windows.gaps[k]
+        if size == 0 or not all(map(known_int, (size, before, after))):
+            continue
+        last_start = (size + before + after - reach[k]) // step * step - before
+        first = min(max(-last_start // gap, 0), sizes[k] - 1)
+        behind = min(max(sizes[k] + -(size + before) // gap, 0), after // gap, sizes[k] - 1 - first)
+        pads[k] = before - first * gap, after - behind * gap
+        sizes[k] -= first + behind
+    return windows._replace(sizes=tuple(sizes), pads=tuple(pads))
+
+
 def padded(x: Tensor, windows: Windows, neutral: Any) -> Tensor:
     """x with `neutral` around it where windows extend past the edge."""
     if windows.is_padded:

@@ -42,7 +42,7 @@ def _concrete_value(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
     for variable in trace.variables:
         env[trace.states[id(variable)].handle] = variable.made_tensor()
     outside = {inner: outer for outer, inner in trace.captures.items()}
-    if trace.actual is not None and not trace.takes_first_of_actual:
+    if trace.actual is not None and trace.parallel_rows is None:
         outside.update(zip(trace.arguments, trace.actual))
     nodes, inputs = _needed(trace.nodes, tensor, env)
     for x in inputs:

@@ -203,8 +203,9 @@ class Trace(Builder):
         self.arguments: list[Tensor] = []
         #: The arguments of the call being traced, if it is a call.
         self.actual: list[Tensor] | None = None
-        #: Whether those are stacked, and one iteration of a parallel loop is being traced.
-        self.takes_first_of_actual = False
+        #: If it is the body of a parallel loop, its rows, of which one is being traced: `actual`
+        #: has those of all, stacked.
+        self.parallel_rows: Any = None
         #: Arguments that are rows, one for each step of a loop, with the tensors that they are of.
         self.rows: dict[Tensor, Tensor] = {}
         #: Arguments that are copies of tensors, since the trace serves one call alone.
@@ -299,9 +300,9 @@ class Trace(Builder):
         """Which row is being traced: one more argument, of the shape ()."""
         if self._row_number is None:
             self._row_number = self.argument(TensorType(int32, ()), "row")
-            if self.actual is not None:  # in a parallel loop, of which the first row is taken
-                first = TensorType(int32, (1,))
-                self.actual.append(host_tensor(first, np.zeros(1, np.int32)))
+            if self.actual is not None:  # in a parallel loop, whose rows these are
+                numbers = np.arange(self.parallel_rows.count, dtype=np.int32)
+                self.actual.append(host_tensor(type_of_array(numbers), numbers))
         return self._row_number
 
     def create_as_outer(self) -> None:
