@@ -14,7 +14,7 @@ from jax.scipy import special
 
 from lowering.device import x64
 from lowering.forms import by_device
-from lowering.rules import lowers
+from lowering.rules import angles, lowers
 from tracegraph.ops import elementwise as ops
 
 
@@ -56,7 +56,7 @@ _FUNCTIONS: dict[type, Callable[..., Any]] = {
     ops.TruncateMod: lax.rem,
     ops.Maximum: lax.max,
     ops.Minimum: lax.min,
-    ops.Atan2: lax.atan2,
+    ops.Atan2: angles.fast(lax.atan2),
     ops.Select: lax.select,
     ops.Sign: lax.sign,
     ops.Exp: lax.exp,
@@ -69,9 +69,9 @@ _FUNCTIONS: dict[type, Callable[..., Any]] = {
     ops.Sin: lax.sin,
     ops.Cos: lax.cos,
     ops.Tan: lax.tan,
-    ops.Asin: _by_sides(lax.asin, 1, 1),
-    ops.Acos: _by_sides(lax.acos, 0, -1),
-    ops.Atan: lax.atan,
+    ops.Asin: _by_sides(angles.fast(lax.asin), 1, 1),
+    ops.Acos: _by_sides(angles.fast(lax.acos), 0, -1),
+    ops.Atan: angles.fast(lax.atan),
     ops.Sinh: lax.sinh,
     ops.Cosh: lax.cosh,
     ops.Tanh: lax.tanh,

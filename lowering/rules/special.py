@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from jax import lax
 from jax.scipy import special
 
 from lowering.rules import lowers
+from lowering.rules.incomplete import beta, in_blocks, lower_gamma, upper_gamma
 from tracegraph.ops import special as ops
 
 Function = Callable[..., Any]
@@ -59,13 +61,13 @@ _TERMS = 400
 
 @lowers(ops.Igamma)
 def _igamma(op: ops.Igamma, a: Any, x: Any) -> Any:
-    # Of an infinite a the mass lies at infinity: XLA's series gives nan.
+    if op.order == 0:
+        return _wide(partial(in_blocks, lower_gamma))(a, x)
+    # Of an infinite a the mass lies at infinity: the series gives nan.
     is_beyond = jnp.isposinf(a) & (x < jnp.inf)
     inner = jnp.where(is_beyond, 1, a)
-    if op.order == 0:
-        found = lax.igamma(inner, x)
-    elif op.order == 1:
-        found = _wide(lax.igamma_grad_a)(inner, x)
+    if op.order == 1:
+        found = _wide(partial(in_blocks, lax.igamma_grad_a))(inner, x)
     else:
         found = _wide(_differentiated(_lower_gamma, op.order))(inner, x)
     return jnp.where(is_beyond, 0, found)
@@ -79,16 +81,15 @@ def _igammac(op: ops.Igammac, a: Any, x: Any) -> Any:
 
 
 def _upper_gamma(a: Any, x: Any) -> Any:
-    """igammac(a, x). Where XLA takes it for 1 - igamma(a, x), which is near 1, the two terms that
-    are left of that are computed: 1 - x ** a / gamma(a + 1), and the rest of the series."""
+    """igammac(a, x). Where it is 1 - igamma(a, x), which is near 1, the two terms that are left of
+    that are computed: 1 - x ** a / gamma(a + 1), and the rest of the series."""
     is_near = jnp.where(x > 0.5, a <= x, a * jnp.log(x) >= -0.4) & (x <= 1) & (a > 0)
     p, z = jnp.where(is_near, a, 1), jnp.where(is_near, x, 1)
     exponent = p * jnp.log(z) - _log_gamma_of_next(p)
     rest = sum((-z) ** k * (1 / math.factorial(k)) / (p + k) for k in range(1, 20))
     near = -jnp.expm1(exponent) - p * jnp.exp(exponent) * rest
-    is_beyond = jnp.isposinf(a) & (x < jnp.inf)
-    far = lax.igammac(jnp.where(is_near | is_beyond, 1, a), x)
-    return jnp.where(is_beyond, 1, jnp.where(is_near, near, far))
+    far = in_blocks(upper_gamma, jnp.where(is_near, 1, a), x)
+    return jnp.where(is_near, near, far)
 
 
 def _log_gamma_of_next(a: Any) -> Any:
@@ -135,7 +136,7 @@ def _continued(parts: Function, first: Any, terms: int = _TERMS) -> Any:
 @lowers(ops.Betainc)
 def _betainc(op: ops.Betainc, a: Any, b: Any, x: Any) -> Any:
     if op.by_a == op.by_b == 0:
-        return _wide(special.betainc)(a, b, x)
+        return _wide(partial(in_blocks, beta))(a, b, x)
     return _wide(_differentiated(_incomplete_beta, op.by_a, op.by_b))(a, b, x)
 
 

@@ -1869,3 +1869,29 @@ def test_segments_beyond_the_type_of_their_numbers():
     y = tg.math.unsorted_segment_sum([1.0, -2.0, 3.0], numbers, 200)
     close(y[:4], np.float32([-1, 0, 0, 3]))
     close(tg.math.segment_max([-1.0, -2.0, -3.0], [0, 0, 3]), np.float32([-1, 0, 0, -3]))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("name", ["atan2", "atan", "asin", "acos"])
+def test_inverse_trigonometric_functions_are_rounded_once(name, dtype):
+    """Beside NumPy's in float64: nearly always the nearest number, and the signs of zeros."""
+    ends = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-3, 6e4, -6e4, 0.5, 1.5]
+    random = np.random.default_rng(0)
+    wide = np.concatenate([ends, np.tan(random.uniform(-1.57, 1.57, 5000))])
+    with np.errstate(invalid="ignore"):
+        x = (wide if name.startswith("atan") else np.sin(wide)).astype(dtype)
+    operands = (x, random.permutation(x)) if name == "atan2" else (x,)
+    if name == "atan2":
+        pairs = np.meshgrid(ends, ends)
+        operands = [np.append(x, y.astype(dtype)) for x, y in zip(operands, pairs, strict=True)]
+    with np.errstate(invalid="ignore"):
+        exact = getattr(np, f"arc{name[1:]}")(*(x.astype(np.float64) for x in operands))
+    found = getattr(tg, name)(*operands).numpy()
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
+    number = ~np.isnan(exact)
+    found, exact = found[number].astype(np.float64), exact[number]
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(exact))
+    unit = np.spacing(np.abs(exact).astype(dtype)).astype(np.float64)
+    assert (np.abs(found - exact) <= 0.51 * unit).all()

@@ -7,7 +7,7 @@ import scipy  # which loads `scipy.stats` when a test needs it
 
 import tracegraph as tg
 from tracegraph.core.types import as_dtype
-from tracegraph.ops.random import RandomBits
+from tracegraph.ops.random import RandomBits, RandomGamma
 
 
 def same(x, y):
@@ -476,6 +476,28 @@ def test_gamma_numbers_have_their_distribution(alpha, beta):
     numbers = tg.random.stateless_gamma([4000], [3, 4], alpha, beta).numpy()
     scale = 1 if beta is None else 1 / beta
     assert scipy.stats.kstest(numbers, scipy.stats.gamma(alpha, scale=scale).cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("log_space", [False, True])
+def test_gamma_numbers_are_those_of_jax(log_space):
+    """Few numbers are drawn in another way than many; either way each follows from its position."""
+    alpha = np.random.default_rng(0).gamma(0.5, 2.0, 5000).astype(np.float32)
+    alpha[:5] = 0.0, np.inf, np.nan, -1.0, 1e-30
+    key = jax.random.wrap_key_data(np.array([3, 4], np.uint32), impl="threefry2x32")
+    jax_draws = jax.random.loggamma if log_space else jax.random.gamma
+    expected = np.asarray(jax.jit(jax_draws)(key, alpha))
+    draw = tg.function(lambda alpha: RandomGamma(log_space)(tg.constant([3, 4], tg.uint32), alpha))
+    many, few = draw(tg.constant(alpha)), draw(tg.constant(alpha[:100]))
+    np.testing.assert_allclose(many, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(few, expected[:100], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("alpha", [0.01, 1.5])
+def test_many_gamma_numbers_have_their_distribution(alpha):
+    numbers = tg.random.stateless_gamma([50000], [3, 4], alpha, dtype=tg.float64).numpy()
+    numbers = np.where(numbers == np.finfo(np.float64).tiny, 0.0, numbers)
+    assert scipy.stats.kstest(numbers, scipy.stats.gamma(alpha).cdf).pvalue > 1e-3
 
 
 def test_shapes_and_seeds_of_gamma_numbers():

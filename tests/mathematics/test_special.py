@@ -196,6 +196,36 @@ def test_the_incomplete_beta_function():
     assert found.shape == (2, 2)
 
 
+def test_incomplete_functions_of_many_numbers_of_different_sizes():
+    """They are computed in blocks, which go on until their last number has converged."""
+    random = np.random.default_rng(0)
+    a, b = 10 ** random.uniform(-3, 4, (2, 5000))
+    x, z = a * 10 ** random.normal(0, 0.3, 5000), random.uniform(0, 1, 5000)
+    a[0] = x[0] = 1e6
+    for found, expected in (
+        (tg.math.igamma(a, x).numpy(), scipy.special.gammainc(a, x)),
+        (tg.math.igammac(a, x).numpy(), scipy.special.gammaincc(a, x)),
+    ):
+        near(found, expected, 1e-9, np.maximum(expected, 1e-200))
+    expected, found = scipy.special.betainc(a, b, z), tg.math.betainc(a, b, z)
+    near(found, expected, 1e-9, np.maximum(expected, 1e-200))
+
+
+def test_incomplete_functions_at_the_ends():
+    ends = [0.0, 1e-300, 1e-30, 1.0, 1e4, INF, -1.0, NAN]
+    a, x = np.meshgrid(ends, ends)
+    is_known = ~(np.isinf(a) & np.isinf(x))  # nan in SciPy
+    for fn, exact in (
+        (tg.math.igamma, scipy.special.gammainc),
+        (tg.math.igammac, scipy.special.gammaincc),
+    ):
+        np.testing.assert_allclose(fn(a, x).numpy()[is_known], exact(a, x)[is_known], 1e-9, 1e-12)
+    a, b, x = np.meshgrid(ends, ends, [0.0, 1e-300, 1e-30, 0.3, 1.0, 2.0, NAN])
+    np.testing.assert_allclose(
+        tg.math.betainc(a, b, x), scipy.special.betainc(a, b, x), 1e-9, 1e-12
+    )
+
+
 def test_gamma_and_beta_of_large_parameters_in_float32():
     a, x = np.float32([1e3, 1e5, 1e5]), np.float32([990.0, 1e5, 1.005e5])
     wide = a.astype(np.float64), x.astype(np.float64)
