@@ -2,6 +2,7 @@
 tensor decides about: what they set is state, as if the statement itself set it."""
 
 import argparse
+import contextlib
 import functools
 from types import SimpleNamespace
 
@@ -287,7 +288,59 @@ def numbers_that_classes_inherit(x, steps):
     return x, OfClass.made, Derived.made, Derived().sum
 
 
+def counted(function):
+    @functools.wraps(function)
+    def wrapper(x):
+        wrapper.calls += 1
+        return function(x)
+
+    wrapper.calls = 0
+    return wrapper
+
+
+def attributes_of_functions(x, steps):
+    half = counted(lambda y: y * 0.5)
+    for _ in steps:
+        if x > 1.0:
+            x = half(x)
+        x = x * 1.25
+    return x, half.calls
+
+
+@contextlib.contextmanager
+def entered():
+    global TOTAL
+    TOTAL = TOTAL + 1.0
+    yield
+    TOTAL = TOTAL + 10.0
+
+
+def context_managers(x, steps):
+    global TOTAL
+    TOTAL = 0.0
+    for _ in steps:
+        if x > 1.0:
+            with entered():
+                x = x * 0.5
+        x = x * 1.25
+    return x, TOTAL
+
+
+def closures_deep_in_objects(x, steps):
+    add, read = summing()
+    thing = SimpleNamespace(inner=SimpleNamespace(calls=[add]))
+    fire = SimpleNamespace(all=lambda y: [call(y) for call in thing.inner.calls]).all
+    for _ in steps:
+        if x > 1.0:
+            fire(x)
+        x = x * 0.75
+    return read()
+
+
 PROGRAMS = [
+    context_managers,
+    closures_deep_in_objects,
+    attributes_of_functions,
     global_names,
     names_of_closures,
     closures_in_tables,

@@ -187,7 +187,7 @@ class Setting(NamedTuple):
     key: Any
     old: Any
     #: The class of the object that a statement reaches, if it is an attribute; a function that sets
-    #: it, if it is a name.
+    #: it, if it is a name, or that has it.
     owner: Any = None
 
     @property
@@ -310,7 +310,7 @@ _NUMBERS = (int, float)
 _TABLES = (dict, list, tuple, deque)
 #: The values of names that code may decide by.
 _PLAIN = (bool, int, float, complex, str, NoneType)
-#: Those of attributes of classes that are looked at.
+#: Those of attributes of classes and functions that are looked at.
 _OF_CLASSES = frozenset((*_PLAIN, Tensor))
 
 
@@ -430,6 +430,8 @@ def _held_by(body: Any) -> Iterator[tuple[str, Any]]:
 def _attributes_in(path: str, value: Any, depth: int, seen: dict[int, int]) -> Iterator[Setting]:
     """What a value has; of a table only what the objects in it have, since its items are looked at
     as such. `seen` is how deep each object was looked at."""
+    if isinstance(value, FunctionType) and depth < _DEEPEST:
+        yield from _set_by_function(path, value, seen)
     if not depth or isinstance(value, _CODE) or seen.get(id(value), 0) >= depth:
         return
     if isinstance(value, _TABLES) and not _is_object(value):
@@ -546,9 +548,18 @@ def _methods_of(value: Any, names: Iterable[str]) -> Iterator[FunctionType]:
 
 def _set_by_function(path: str, function: FunctionType, seen: dict[int, int]) -> Iterator[Setting]:
     code = function.__code__
-    if id(function) in seen or is_ours(code.co_filename) or len(seen) > _MOST_ITEMS:
+    if id(function) in seen or len(seen) > _MOST_ITEMS:
         return
     seen[id(function)] = 1
+    if is_ours(code.co_filename):  # such as what `contextmanager` puts around the user's
+        for inner in map(_content, function.__closure__ or ()):
+            if isinstance(inner, FunctionType):
+                yield from _set_by_function(path, inner, seen)
+        return
+    own = vars(function)
+    for name, x in [*own.items()]:
+        if type(x) in _OF_CLASSES and not name.startswith("__"):
+            yield Setting(f"{path}.{name}", own, name, x, function)
     names, stored = _names_used(code)
     known = function.__globals__
     # Closures of one function have names of their own, so their paths begin with that of each.
