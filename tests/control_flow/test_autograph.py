@@ -1731,6 +1731,72 @@ def test_a_generator_in_a_function_stays_as_it_is_and_the_rest_is_converted(name
     assert "yield" in tg.autograph.to_code(method)
 
 
+def beside_for_else(x):
+    count = 0.0
+
+    def found(y):
+        nonlocal count
+        for k in range(3):
+            if k > 5:
+                break
+        else:
+            count = count + y
+        return y * k
+
+    while x > 1.0:
+        x = found(x) * 0.25
+    return x, count
+
+
+def beside_a_late_assignment(x):
+    def sums(y):
+        return [y, (z := y + 1.0), y * z]
+
+    return sum(sums(x)) if x > 1.0 else x
+
+
+def deeper_inside(x):
+    def outer(y):
+        def inner(z):
+            for _ in range(2):
+                z = z + 1.0
+            else:
+                return z
+
+        def items(z):
+            yield z
+
+        if y > 1.0:
+            y = inner(y)
+        return y + sum(items(y))
+
+    return outer(x)
+
+
+@pytest.mark.parametrize("program", [beside_for_else, beside_a_late_assignment, deeper_inside])
+def test_an_inner_function_that_cannot_be_converted_stays_as_it_is(program):
+    f = tg.function(program)
+    for x in (0.5, 3.0):
+        found = tg.nest.flatten(f(tg.constant(x, tg.float64)))
+        assert [*map(float, found)] == pytest.approx(tg.nest.flatten(program(x)))
+
+
+def test_an_inner_function_that_stays_as_it_is_says_why():
+    def f(x):
+        def chosen(y):
+            for k in range(3):
+                if y > k:
+                    break
+            else:
+                y = y * 2.0
+            return y
+
+        return chosen(x) if x > 1.0 else x
+
+    with pytest.raises(tg.errors.TraceError, match="chosen runs as plain Python, because it has a"):
+        tg.function(f)(tg.constant(3.0))
+
+
 def test_what_is_inside_of_an_unconverted_function_says_so():
     def f(x):
         def chosen():

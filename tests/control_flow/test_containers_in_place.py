@@ -543,70 +543,12 @@ def test_a_number_finds_its_dtype_where_python_would_leave_out_an_inner_loop():
         assert float(found) == pytest.approx(found_late(x, 6), rel=1e-12)
 
 
-total = 0
-
-
-def count_globally():
-    global total
-    total += 1
-    return total
-
-
-def counter():
-    count = 0
-
-    def step():
-        nonlocal count
-        count += 1
-        return count
-
-    return step
-
-
-class Counter:
-    made = 0
-
-    @classmethod
-    def made_one(cls):
-        cls.made += 1
-        return cls.made
-
-
 def by_array(n):
     numbers = np.zeros(2)
     for _ in range(n):
         for k in (0, 1):
             numbers[k] += 1.0
     return numbers[0]
-
-
-def step_in_a_loop(n, make):
-    step, m = make(), n
-    for _ in range(n):
-        m = m + step()
-    return m
-
-
-def step_in_a_branch(n, make):
-    step, m = make(), n
-    if n > 1:
-        m = m + step()
-    return m
-
-
-@pytest.mark.parametrize(
-    "function, make, names",
-    [
-        (step_in_a_loop, lambda: count_globally, {"total"}),
-        (step_in_a_loop, lambda: Counter.made_one, {"Counter.made"}),
-        (step_in_a_branch, counter, {"count"}),
-    ],
-    ids=["global", "class", "closure"],
-)
-def test_what_functions_from_elsewhere_set_is_told(function, make, names):
-    with pytest.warns(UserWarning, match="while (the body of a loop|a branch) was traced") as told:
-        tg.function(function)(tg.constant(3), make)
-    assert {str(x.message).partition(" changed")[0] for x in told} == names
 
 
 def by_bytes(n):

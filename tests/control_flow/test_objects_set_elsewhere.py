@@ -2,6 +2,7 @@
 tensor decides about: what they set is state, as if the statement itself set it."""
 
 import argparse
+import contextlib
 import functools
 from types import SimpleNamespace
 
@@ -172,7 +173,180 @@ def by_a_lambda(x, steps):
     return x, momentum.steps
 
 
+TOTAL = 0.0
+
+
+def add_globally(x):
+    global TOTAL
+    TOTAL = TOTAL + x
+
+
+def summing():
+    total, counts = 0.0, [0.0]
+
+    def add(x):
+        nonlocal total
+        total = total + x
+        counts[0] += 1.0
+        return total
+
+    return add, lambda: (total, counts[0])
+
+
+def global_names(x, steps):
+    global TOTAL
+    TOTAL = 0.0
+    for _ in steps:
+        if x > 1.0:
+            add_globally(x)
+            x = x * 0.75
+        for _ in range(2):
+            [add_globally(y) for y in (x, x * x)]
+    return x, TOTAL
+
+
+def names_of_closures(x, steps):
+    (one, read_one), (other, read_other) = summing(), summing()
+    total, counts = 0.0 * x, [x]
+    for _ in steps:
+        if x > 1.0:
+            total, counts[0] = total + one(x), counts[0] * 0.5
+        else:
+            other(2.0 * x)
+        x = x * 0.75
+    return total, counts[0], *read_one(), *read_other()
+
+
+def closures_in_tables(x, steps):
+    adds = [summing() for _ in range(2)]
+    table = {"add": adds[0][0]}
+    thing = SimpleNamespace(add=adds[1][0])
+    for _ in steps:
+        if x > 1.0:
+            table["add"](x)
+        thing.add(x)
+        x = x * 0.75
+    return adds[0][1]() + adds[1][1]()
+
+
+def closures_made_inside(x, steps):
+    def pair():
+        total = 0.0
+
+        def add(y):
+            nonlocal total
+            total = total + y
+
+        def half(y):
+            nonlocal total
+            total = total * 0.5 + y
+
+        return add, half, lambda: total
+
+    add, half, read = pair()
+    for _ in steps:
+        if x > 1.0:
+            add(x)
+        else:
+            half(x)
+        x = x * 0.75
+    return x, read()
+
+
+class OfClass:
+    made, sum, own = 0, 0.0, 1.0
+
+    @classmethod
+    def add(cls, x):
+        cls.made, cls.sum = cls.made + 1, cls.sum + x
+
+    def add_own(self, x):
+        self.own += x
+
+    def add_to_both(self, x):
+        self.sum, OfClass.sum = x, x
+
+
+def numbers_of_classes(x, steps):
+    OfClass.made, OfClass.sum = 0, 0.0
+    own = OfClass()
+    for _ in steps:
+        if x > 1.0:
+            OfClass.add(x)
+            own.add_own(x)
+        x = x * 0.75
+    return x, own.made, own.sum, own.own, OfClass.own
+
+
+def numbers_that_classes_inherit(x, steps):
+    OfClass.made, OfClass.sum = 0, 0.0
+    Derived = type("Derived", (OfClass,), {"__module__": __name__})
+    for _ in steps:
+        if x > 1.0:
+            Derived.add(x)
+        x = x * 0.75
+    return x, OfClass.made, Derived.made, Derived().sum
+
+
+def counted(function):
+    @functools.wraps(function)
+    def wrapper(x):
+        wrapper.calls += 1
+        return function(x)
+
+    wrapper.calls = 0
+    return wrapper
+
+
+def attributes_of_functions(x, steps):
+    half = counted(lambda y: y * 0.5)
+    for _ in steps:
+        if x > 1.0:
+            x = half(x)
+        x = x * 1.25
+    return x, half.calls
+
+
+@contextlib.contextmanager
+def entered():
+    global TOTAL
+    TOTAL = TOTAL + 1.0
+    yield
+    TOTAL = TOTAL + 10.0
+
+
+def context_managers(x, steps):
+    global TOTAL
+    TOTAL = 0.0
+    for _ in steps:
+        if x > 1.0:
+            with entered():
+                x = x * 0.5
+        x = x * 1.25
+    return x, TOTAL
+
+
+def closures_deep_in_objects(x, steps):
+    add, read = summing()
+    thing = SimpleNamespace(inner=SimpleNamespace(calls=[add]))
+    fire = SimpleNamespace(all=lambda y: [call(y) for call in thing.inner.calls]).all
+    for _ in steps:
+        if x > 1.0:
+            fire(x)
+        x = x * 0.75
+    return read()
+
+
 PROGRAMS = [
+    context_managers,
+    closures_deep_in_objects,
+    attributes_of_functions,
+    global_names,
+    names_of_closures,
+    closures_in_tables,
+    closures_made_inside,
+    numbers_of_classes,
+    numbers_that_classes_inherit,
     deep_inside,
     by_a_lambda,
     descent,
@@ -258,6 +432,18 @@ def in_an_operand(x):
     return (x > 1.0) and (momentum.step(x) > 2.0)
 
 
+def a_global_in_an_expression(x):
+    add = summing()[0]
+    return add(x) if x > 1.0 else x
+
+
+def in_an_object_and_its_class(x):
+    OfClass.sum, own = 0.0, OfClass()
+    if x > 1.0:
+        own.add_to_both(x)
+    return own.sum
+
+
 def in_a_test(x):
     momentum = Momentum()
     while momentum.step(x) > 0.5:
@@ -274,6 +460,8 @@ def in_a_test(x):
         (read_after_a_branch, r"the values of 'smooth\.value' after the `if`", "give one type"),
         (in_an_expression, r"called in the value of .* sets 'momentum\.velocity'", "`if` of its"),
         (in_an_operand, r"called in the value of `and` sets 'momentum\.velocity'", "`if` of its"),
+        (a_global_in_an_expression, "called in the value of .* sets 'total'", "`if` of its"),
+        (in_an_object_and_its_class, "own.sum is set in a branch .* the class OfClass", "__init__"),
         (in_a_test, r"in the test of a `while` sets 'momentum\.velocity'", "test it in the loop"),
     ],
     ids=lambda x: getattr(x, "__name__", ""),

@@ -13,6 +13,7 @@ import copy
 import dis
 import functools
 import inspect
+import itertools
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +33,7 @@ import numpy as np
 from tracegraph import nest
 from tracegraph.core.source import HOOKS, here, is_of_us, is_ours
 from tracegraph.eager.tensor_methods import is_symbolic
-from tracegraph.errors import message, warn
+from tracegraph.errors import SignatureError, fail, message, warn
 from tracegraph.ir.tensor import Tensor
 from tracegraph.state.user_names import names_in_code
 from tracegraph.tracing.trace import variables_created
@@ -83,15 +84,16 @@ def _tell(form: str, path: str) -> None:
 
 @contextlib.contextmanager
 def objects_kept(
-    body: Any, names: Sequence[str], is_loop: bool, is_users: Callable[[type], bool]
+    body: Any, names: Sequence[str], is_loop: bool, is_users: Callable[[Owner], bool]
 ) -> Iterator[list[Setting]]:
     """A context that gives, when it ends, what methods and functions from elsewhere have changed
-    in objects that a body has from outside, if a graph can carry it and the class `is_users`. It
-    warns if they change other numbers and flags, or names around them, or if anything changes an
-    array of NumPy or of Python in place. The statement's own `names` are its state."""
+    in objects that a body has from outside, and in names around them, if a graph can carry it and
+    the class or the function `is_users`. It warns if they change other numbers and flags, or if
+    anything changes an array of NumPy or of Python in place. The statement's own `names` are its
+    state."""
     found: list[Setting] = []
-    reached = (*_attributes_reached(body), *_set_by_functions(body))
-    before = {(x.path, id(x.holder)): x for x in reached if not x.is_state_of(names)}
+    reached = [*_attributes_reached(body), *_set_by_functions(body, is_users)]
+    before = {(x.path, id(x.holder)): x for x in _without_state(reached, body, names)}
     count = variables_created()
     arrays = [(path, x, copy.copy(x)) for path, x in _arrays_reached(body)]
     lists = [(path, x, len(x)) for path, x in _reached(body) if type(x) is list]
@@ -113,6 +115,7 @@ def objects_kept(
     settings = changed()
     found += [x for x in settings if x.is_carried(is_users)]
     if found:  # the body is traced again
+        _refuse_with_class(found)
         return
     for setting in settings:
         old, new = setting.old, setting.value
@@ -128,6 +131,24 @@ def objects_kept(
         if any(type(x) in _NUMBERS for x in items[length:]):
             change = f"grew from {length} to {len(items)} items"
             _tell_of_change(path, change, "what is added to a list is added", is_loop)
+
+
+def _refuse_with_class(found: Sequence[Setting]) -> None:
+    """Raises SignatureError for an attribute that an object had from its class, if that changes
+    too: which step reads that of the class is not known."""
+    classes = {(x.holder, x.key) for x in found if isinstance(x.holder, type)}
+    for x in found:
+        kinds = x.owner.__mro__ if isinstance(x.owner, type) else ()
+        others = [kind for kind in kinds if kind is not x.holder and (kind, x.key) in classes]
+        if others:
+            for each in found:
+                each.put_back()
+            fail(
+                SignatureError,
+                f"{x.path} is set in a branch or a loop that a tensor decides about, which also "
+                f"changes that attribute of the class {others[0].__name__}",
+                fix=f"give {x.path} a value of its own in __init__",
+            )
 
 
 def _tell_of_change(path: str, change: str, what: str, is_loop: bool) -> None:
@@ -153,6 +174,10 @@ def changed_by(path: str, value: Any, act: Callable[[], None]) -> list[str]:
     return [x.path for x in changed]
 
 
+#: The class of an object, or a function that sets a name around it.
+Owner = type | FunctionType
+
+
 class Setting(NamedTuple):
     """A name, an attribute or an item, with its value before the trace."""
 
@@ -161,17 +186,29 @@ class Setting(NamedTuple):
     holder: Any
     key: Any
     old: Any
-    #: The class of the object that a statement reaches, if it is an attribute.
-    owner: type | None = None
+    #: The class of the object that a statement reaches, if it is an attribute; a function that sets
+    #: it, if it is a name, or that has it.
+    owner: Any = None
 
     @property
     def is_attribute(self) -> bool:
-        return self.owner is not None
+        return isinstance(self.owner, type)
+
+    @property
+    def is_name(self) -> bool:
+        return isinstance(self.holder, CellType) or _is_module(self.holder)
 
     @property
     def value(self) -> Any:
         found = self._found
         return self.old if found is _MISSING else found
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether an object has the attribute itself, and not from its class, or a class from that
+        which it is derived from."""
+        held = vars(self.holder) if isinstance(self.holder, type) else self.holder
+        return not isinstance(held, (dict, MappingProxyType)) or self.key in held
 
     @property
     def is_there(self) -> bool:
@@ -182,21 +219,31 @@ class Setting(NamedTuple):
         try:
             if isinstance(self.holder, CellType):
                 return self.holder.cell_contents
-            is_table = isinstance(self.holder, (*_TABLES, MappingProxyType))
+            is_table = isinstance(self.holder, _TABLES)
             return self.holder[self.key] if is_table else getattr(self.holder, self.key)
-        except (ValueError, LookupError, AttributeError):  # deleted
-            return _MISSING
+        except (ValueError, LookupError, AttributeError):  # deleted, or a default of the class
+            default = getattr(self.owner, self.key, _MISSING) if self.is_attribute else _MISSING
+            return default if type(default) in _PLAIN else _MISSING
 
     def put(self, value: Any) -> None:
         # Classes of the user may set items in a way of their own.
         kinds: list[Any] = [kind for kind in (dict, list, deque) if isinstance(self.holder, kind)]
-        if kinds:
+        is_unset = self.is_attribute and value is self.old and not self._is_own
+        if is_unset and getattr(self.owner, self.key, _MISSING) is value:
+            return  # it stays that of the class
+        if isinstance(self.holder, CellType):
+            self.holder.cell_contents = value
+        elif isinstance(self.holder, type):
+            setattr(self.holder, self.key, value)
+        elif kinds:
             kinds[0].__setitem__(self.holder, self.key, value)
         else:
             object.__setattr__(self.holder, self.key, value)
 
     def remove(self) -> None:
-        if isinstance(self.holder, dict):
+        if isinstance(self.holder, CellType):
+            del self.holder.cell_contents
+        elif isinstance(self.holder, dict):
             del self.holder[self.key]
         else:
             object.__delattr__(self.holder, self.key)
@@ -220,25 +267,23 @@ class Setting(NamedTuple):
             return False
         return type(self.old) is not Tensor or _is_in_scope(self.old)
 
-    def is_carried(self, is_users: Callable[[type], bool]) -> bool:
+    def is_carried(self, is_users: Callable[[Owner], bool]) -> bool:
         """Whether a graph can carry it, where it was changed."""
-        is_of_class = isinstance(self.holder, MappingProxyType) or isinstance(self.value, str)
-        return self.owner is not None and not is_of_class and is_users(self.owner)
+        return self.owner is not None and not isinstance(self.value, str) and is_users(self.owner)
 
     @property
     def is_changed(self) -> bool:
         new, old = self.value, self.old
-        if new is old:
+        if new is old or (self.is_attribute and not self._is_own):
             return False
         if any(isinstance(x, Tensor) and is_symbolic(x) for x in nest.flatten(new)):
             return True
-        if self.is_attribute and _is_nest_of_numbers(new) and _is_nest_of_numbers(old):
+        if self.owner is not None and _is_nest_of_numbers(new) and _is_nest_of_numbers(old):
             return repr(new) != repr(old)
-        if self.is_attribute and type(old) is Tensor:
+        if self.owner is not None and type(old) is Tensor:
             return new is None or type(new) in (*_NUMBERS, bool, complex, Tensor)
-        is_name = isinstance(self.holder, CellType) or _is_module(self.holder)
-        kinds = _PLAIN if is_name or self.is_attribute else _NUMBERS
-        alike = type(new) is type(old) or is_name
+        kinds = _PLAIN if self.is_name or self.is_attribute else _NUMBERS
+        alike = type(new) is type(old) or self.is_name
         return type(new) in kinds and type(old) in kinds and alike and new != old
 
 
@@ -265,6 +310,8 @@ _NUMBERS = (int, float)
 _TABLES = (dict, list, tuple, deque)
 #: The values of names that code may decide by.
 _PLAIN = (bool, int, float, complex, str, NoneType)
+#: Those of attributes of classes and functions that are looked at.
+_OF_CLASSES = frozenset((*_PLAIN, Tensor))
 
 
 def _is_module(holder: Any) -> bool:
@@ -383,6 +430,8 @@ def _held_by(body: Any) -> Iterator[tuple[str, Any]]:
 def _attributes_in(path: str, value: Any, depth: int, seen: dict[int, int]) -> Iterator[Setting]:
     """What a value has; of a table only what the objects in it have, since its items are looked at
     as such. `seen` is how deep each object was looked at."""
+    if isinstance(value, FunctionType) and depth < _DEEPEST:
+        yield from _set_by_function(path, value, seen)
     if not depth or isinstance(value, _CODE) or seen.get(id(value), 0) >= depth:
         return
     if isinstance(value, _TABLES) and not _is_object(value):
@@ -393,7 +442,7 @@ def _attributes_in(path: str, value: Any, depth: int, seen: dict[int, int]) -> I
     seen[id(value)] = depth
     own = type(value)
     if own.__module__ != "builtins" and not is_of_us(own):
-        yield from _numbers_of_class(own)
+        yield from _of_class(own, path, vars(value) if _is_object(value) else None)
     for inner, holder, key, x in _parts(path, value):
         if key != "built":  # as a layer notes that it has created its Variables
             yield Setting(inner, holder, key, x, own)
@@ -417,28 +466,76 @@ def _added(known: Sequence[Setting]) -> Iterator[Setting]:
                 yield Setting(f"{owner}.{key}", one.holder, key, _MISSING, one.owner)
 
 
-def _numbers_of_class(own: type) -> Iterator[Setting]:
-    held = vars(own)
-    for name, x in [*held.items()]:
-        if type(x) in _NUMBERS and not name.startswith("__"):
-            yield Setting(f"{own.__qualname__.rpartition('.')[2]}.{name}", held, name, x)
+def _of_class(own: type, path: str = "", held: dict[str, Any] | None = None) -> Iterator[Setting]:
+    """The numbers of a class, and those attributes of an object at a `path`, which has others
+    itself, that it has from the class and may get itself."""
+    label, seen = own.__qualname__.rpartition(".")[2], set[str]()
+    tables = [vars(kind) for kind in own.__mro__ if kind is not object and not is_of_us(kind)]
+    for name, x in itertools.chain.from_iterable([*table.items()] for table in tables):
+        kind = type(x)
+        if kind in _OF_CLASSES and name not in seen and not name.startswith("__"):
+            seen.add(name)
+            if kind in _NUMBERS or kind is Tensor:
+                yield Setting(f"{label}.{name}", own, name, x, own)
+            if held is not None and name not in held and kind in _PLAIN:
+                yield Setting(f"{path}.{name}", held, name, x, own)
 
 
-def _set_by_functions(body: Any) -> Iterator[Setting]:
+def _functions_in(
+    path: str, value: Any, names: frozenset[str], is_users: Callable[[Owner], bool]
+) -> list[tuple[str, FunctionType]]:
+    """The user's functions in a module, an object or a table that code with these names calls."""
+    if isinstance(value, (type, FunctionType, MethodType)) or is_of_us(value):
+        return []
+    own = getattr(value, "__dict__", None)
+    if not own:
+        held = _parts(path, value) if isinstance(value, _TABLES) else ()
+        found = [(inner, x) for inner, _, _, x in held if type(x) is FunctionType]
+    else:
+        keys = names & own.keys() if isinstance(value, ModuleType) else [*own]
+        found = [(f"{path}.{k}", own[k]) for k in keys if type(own[k]) is FunctionType]
+    return [(inner, x) for inner, x in found if is_users(x)]
+
+
+def _users_code(body: Any) -> Iterator[FunctionType]:
+    """The body of a statement, or what it calls if a hook has made it."""
+    if isinstance(body, FunctionType):
+        yield body
+        if is_ours(body.__code__.co_filename):
+            for cell in body.__closure__ or ():
+                yield from _users_code(_content(cell))
+
+
+def _without_state(
+    settings: Sequence[Setting], body: Any, names: Sequence[str]
+) -> Iterator[Setting]:
+    """The settings besides those that are state of a body by its `names`. What functions elsewhere
+    call by one of these names is another thing, unless it is the body's own."""
+    known = set[tuple[int, Any]]()
+    for own in _users_code(body):
+        cells = dict(zip(own.__code__.co_freevars, own.__closure__ or (), strict=True))
+        known |= {(id(cell), name) for name, cell in cells.items() if name in names}
+        known |= {(id(own.__globals__), name) for name in {*names} - cells.keys()}
+    known |= {(id(x.holder), x.key) for x in settings if x.is_state_of(names)}
+    yield from (x for x in settings if (id(x.holder), x.key) not in known)
+
+
+def _set_by_functions(body: Any, is_users: Callable[[Owner], bool]) -> Iterator[Setting]:
     """The names that functions from elsewhere set around them, the attributes of what they have
     from outside, and numbers of classes, which a body can reach."""
     code, seen = getattr(body, "__code__", None), dict[int, int]()
     if code is None:
         return
     known, names = body.__globals__, _names_used(code)[0]
-    found = (known.get(name) for name in names)
-    for value in (*found, *(x for _, x in _held_by(body))):
+    found = [*((name, known[name]) for name in names if name in known), *_held_by(body)]
+    for path, value in found:
+        found += _functions_in(path, value, names, is_users)
         if isinstance(value, FunctionType):
-            yield from _set_by_function(value, seen)
+            yield from _set_by_function(path, value, seen)
         for method in _methods_of(value, names):
-            yield from _set_by_function(method, seen)
+            yield from _set_by_function(f"{path}.{method.__name__}", method, seen)
         if isinstance(value, type) and not is_of_us(value) and value.__module__ != "builtins":
-            yield from _numbers_of_class(value)
+            yield from _of_class(value)
 
 
 def _methods_of(value: Any, names: Iterable[str]) -> Iterator[FunctionType]:
@@ -449,30 +546,48 @@ def _methods_of(value: Any, names: Iterable[str]) -> Iterator[FunctionType]:
         yield from (x for x in found if isinstance(x, FunctionType))
 
 
-def _set_by_function(function: FunctionType, seen: dict[int, int]) -> Iterator[Setting]:
+def _set_by_function(path: str, function: FunctionType, seen: dict[int, int]) -> Iterator[Setting]:
     code = function.__code__
-    if id(code) in seen or is_ours(code.co_filename) or len(seen) > _MOST_ITEMS:
+    if id(function) in seen or len(seen) > _MOST_ITEMS:
         return
-    seen[id(code)] = 1
+    seen[id(function)] = 1
+    if is_ours(code.co_filename):  # such as what `contextmanager` puts around the user's
+        for inner in map(_content, function.__closure__ or ()):
+            if isinstance(inner, FunctionType):
+                yield from _set_by_function(path, inner, seen)
+        return
+    own = vars(function)
+    for name, x in [*own.items()]:
+        if type(x) in _OF_CLASSES and not name.startswith("__"):
+            yield Setting(f"{path}.{name}", own, name, x, function)
     names, stored = _names_used(code)
     known = function.__globals__
+    # Closures of one function have names of their own, so their paths begin with that of each.
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-    held: list[tuple[str, Any, Any]] = [(name, cell, _content(cell)) for name, cell in cells]
-    held += [(name, known, known[name]) for name in names if name in known]
-    for name, holder, value in held:
+    held = [(f"{path}.{name}", name, cell, _content(cell)) for name, cell in cells]
+    held += [(name, name, known, known[name]) for name in names if name in known]
+    for inner, name, holder, value in held:
         if isinstance(value, FunctionType):
-            yield from _set_by_function(value, seen)
+            yield from _set_by_function(inner, value, seen)
         elif not name.startswith(HOOKS) and not isinstance(value, _CODE):
             if name in stored:
-                yield Setting(name, holder, name, value)
-            yield from _attributes_in(name, value, _DEEPEST, seen)
+                module = function.__module__.rpartition(".")[2]
+                of_module = f"{module}.{name}" if holder is known else inner
+                yield Setting(of_module, holder, name, value, function)
+            yield from _attributes_in(inner, value, _DEEPEST, seen)
 
 
 @functools.lru_cache(maxsize=1024)
 def _names_used(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """The names of the module that code may use, and those around it that it sets."""
+    """The names of the module that code, with that inside it, may use, and those around it that it
+    sets."""
     own = (x for x in dis.get_instructions(code) if x.opname in ("STORE_GLOBAL", "STORE_DEREF"))
-    return frozenset(code.co_names), frozenset(x.argval for x in own)
+    names, stored = set(code.co_names), {x.argval for x in own}
+    for inner in (x for x in code.co_consts if isinstance(x, CodeType)):
+        more = _names_used(inner)
+        names |= more[0]
+        stored |= more[1]
+    return frozenset(names), frozenset(stored)
 
 
 #: Larger arrays are data.

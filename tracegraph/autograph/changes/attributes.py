@@ -27,16 +27,18 @@ def attributes_of(value: Any) -> dict[str, Any] | None:
     return vars(value) if hasattr(value, "__dict__") else None
 
 
+def is_users(owner: type | FunctionType) -> bool:
+    """Whether a class or a function is the user's: not of a library, whose own code counts on
+    Python's values in its objects and names."""
+    return owner is SimpleNamespace or _is_module_of_users(owner.__module__)
+
+
 @functools.lru_cache(maxsize=1024)
-def is_users(kind: type) -> bool:
-    """Whether a class is the user's: not one of a library, whose own code counts on Python's values
-    in its objects."""
-    module = sys.modules.get(kind.__module__)
-    if module is None or is_of_us(kind):
+def _is_module_of_users(name: str) -> bool:
+    module = sys.modules.get(name)
+    if module is None or is_of_us(module):
         return module is None
-    return kind is SimpleNamespace or not is_library(
-        getattr(module, "__file__", None) or "", vars(module)
-    )
+    return not is_library(getattr(module, "__file__", None) or "", vars(module))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -32,6 +32,7 @@ from tracegraph.autograph.state_values import (
     is_same,
     without_flags,
 )
+from tracegraph.autograph.translation.inner_functions import base_of
 from tracegraph.core.source import HOOKS, here, is_ours
 from tracegraph.errors import SignatureError, fail, kind_of, message, shown, warn
 from tracegraph.ir.builder import current, operand_text
@@ -576,39 +577,54 @@ def filled(items: Any, value: Any) -> Any:
     return dict.fromkeys(items, value) if isinstance(items, dict) else [value] * len(items)
 
 
-def _reached(body: Any, names: Sequence[str], seen: dict[int, int]) -> Iterator[tuple[str, Any]]:
+def _reached(
+    body: Any, names: Sequence[str], seen: dict[int, int], path: str = "", own: Any = None
+) -> Iterator[tuple[str, Any]]:
     """The containers and iterators that a body has from outside, also by names of its module, with
-    their paths. `seen` is how deep each object was looked at."""
+    their paths. `seen` is how deep each object was looked at. A function that the body reaches has
+    a `path`, and the values that names stand for in the body: `own`."""
     code = getattr(body, "__code__", None)
-    if code is None or id(code) in seen or len(seen) > _MOST_SEEN:
+    if code is None or id(body) in seen or len(seen) > _MOST_SEEN:
         return
-    seen[id(code)] = 1
+    seen[id(body)] = 1
     known = body.__globals__
     of_module = {name: known[name] for name in names_in_code(code) if name in known}
     cells = zip(code.co_freevars, body.__closure__ or (), strict=True)
     held = {name: x for name, x in of_module.items() if not _is_data(x)}
     held |= {name: content(cell) for name, cell in cells}
+    if not path and is_ours(code.co_filename):  # made by a hook, which calls the user's
+        for name, value in held.items():
+            if isinstance(value, FunctionType):
+                yield from _reached_by("", value, names, seen, None)
+            elif not name.startswith(HOOKS) and name not in names:
+                yield from _reached_by(name, value, names, seen, None)
+        return
+    if own is None:
+        own = {base_of(name): known.get(base_of(name)) for name in names} | held
     for name, value in held.items():
-        if name not in names and not name.startswith(HOOKS):
-            yield from _reached_by(name, value, names, seen)
+        is_other = bool(path) and name in own and own[name] is not value
+        if not name.startswith(HOOKS) and (is_other or name not in names):
+            inner = f"{path}.{name}" if is_other else name
+            yield from _reached_by(inner, value, names, seen, own)
 
 
 def _reached_by(
-    name: str, value: Any, names: Sequence[str], seen: dict[int, int]
+    name: str, value: Any, names: Sequence[str], seen: dict[int, int], own: Any
 ) -> Iterator[tuple[str, Any]]:
     while isinstance(value, partial):
         for x in (*value.args, *value.keywords.values()):
-            yield from _reached_in(name, x, names, _DEEPEST, seen)
+            yield from _reached_in(name, x, names, _DEEPEST, seen, own)
         value = value.func
     if isinstance(value, MethodType):
-        yield from _reached_in("self", value.__self__, names, _DEEPEST, seen)
+        yield from _reached_in("self", value.__self__, names, _DEEPEST, seen, own)
         value = value.__func__
-    if isinstance(value, FunctionType) and not is_ours(value.__code__.co_filename):
-        yield from _reached(value, names, seen)
-        for x in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
-            yield from _reached_in(f"a default of {name}", x, names, _DEEPEST, seen)
+    if isinstance(value, FunctionType):
+        if not is_ours(value.__code__.co_filename):
+            yield from _reached(value, names, seen, name, own)
+            for x in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
+                yield from _reached_in(f"a default of {name}", x, names, _DEEPEST, seen, own)
     else:
-        yield from _reached_in(name, value, names, _DEEPEST, seen)
+        yield from _reached_in(name, value, names, _DEEPEST, seen, own)
 
 
 #: How many functions that call each other, and objects, are searched.
@@ -621,16 +637,22 @@ def _is_data(value: Any) -> bool:
 
 
 def _reached_in(
-    path: str, value: Any, names: Sequence[str], depth: int, seen: dict[int, int]
+    path: str, value: Any, names: Sequence[str], depth: int, seen: dict[int, int], own: Any
 ) -> Iterator[tuple[str, Any]]:
     if path in names:
         return
-    if _is_container(value) or isinstance(value, (set, Iterator)):
+    if isinstance(value, FunctionType):
+        yield from _reached_by(path, value, names, seen, own)
+    elif _is_container(value) or isinstance(value, (set, Iterator)):
         yield path, value
+        if _is_container(value) and FunctionType in {*map(type, _values_of(value))}:
+            for key, x in value.items() if isinstance(value, dict) else enumerate(value):
+                if isinstance(x, FunctionType):
+                    yield from _reached_by(f"{path}[{key!r}]", x, names, seen, own)
     elif seen.get(id(value), 0) < depth and (table := attributes_of(value)) is not None:
         seen[id(value)] = depth
         for name, x in [*table.items()]:
-            yield from _reached_in(f"{path}.{name}", x, names, depth - 1, seen)
+            yield from _reached_in(f"{path}.{name}", x, names, depth - 1, seen, own)
 
 
 def _is_container(value: Any) -> bool:

@@ -23,10 +23,16 @@ def set_by_calls(tree: ast.AST) -> Mapping[str, frozenset[str]]:
         before = dict(found)
         for f in functions:
             more = frozenset[str]().union(*(found[name] for name in f.read & found.keys()))
-            found[f.name] |= {x for x in more if _base_of(x) not in f.bound}
+            found[f.name] |= {x for x in more if base_of(x) not in f.bound}
         for name, read in aliases:
             found[name] = found[name].union(*(found[x] for x in read & found.keys()))
     return {name: paths for name, paths in found.items() if paths}
+
+
+def bound_inside(tree: ast.AST) -> frozenset[str]:
+    """The names that the functions inside a tree bind."""
+    inner = (x for x in walk(tree) if isinstance(x, ast.FunctionDef) and x is not tree)
+    return frozenset().union(*(_Function(x).bound for x in inner))
 
 
 def _aliases(tree: ast.AST) -> Iterator[tuple[str, set[str]]]:
@@ -118,5 +124,6 @@ def _is_path(node: ast.expr) -> bool:
     return False
 
 
-def _base_of(path: str) -> str:
+def base_of(path: str) -> str:
+    """The name with which a path begins."""
     return path.partition(".")[0].partition("[")[0]

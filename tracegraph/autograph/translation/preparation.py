@@ -15,12 +15,26 @@ from tracegraph.autograph.translation.syntax_trees import copied, parts_of, walk
 from tracegraph.core.source import HOOKS
 
 
-def prepared(node: Any, code: CodeType, set_by_calls: Container[str]) -> tuple[Any, dict[str, Any]]:
+class InnerNotConvertible(NotConvertible):
+    """A function inside another one, which cannot be converted."""
+
+    def __init__(self, text: str, place: tuple[int, int]) -> None:
+        super().__init__(text)
+        #: Its line and column.
+        self.place = place
+
+
+def prepared(
+    node: Any,
+    code: CodeType,
+    set_by_calls: Container[str],
+    left_alone: Container[tuple[int, int]] = (),
+) -> tuple[Any, dict[str, Any]]:
     """The tree of a function whose code is `code`, without its defaults and decorators, and what is
     to be put into it at last, see `left_to_python`. `set_by_calls` are the inner functions whose
-    calls set something outside. Raises NotConvertible for a construct that malt would silently get
-    wrong."""
-    preparation = _Prepared(code, set_by_calls)
+    calls set something outside; those at the places `left_alone` stay as they are. Raises
+    NotConvertible for a construct that malt would silently get wrong."""
+    preparation = _Prepared(code, set_by_calls, left_alone)
     return preparation.visit(_without_defaults(node)), preparation.left
 
 
@@ -83,18 +97,20 @@ class _Prepared(_Mangled):
     """Spells out what Python would derive from the position of the code, and refuses what malt
     would silently get wrong."""
 
-    def __init__(self, code: CodeType, set_by_calls: Container[str]) -> None:
+    def __init__(
+        self, code: CodeType, set_by_calls: Container[str], left_alone: Container[tuple[int, int]]
+    ) -> None:
         super().__init__(_class_around(code.co_qualname))
-        self._set_by_calls = set_by_calls
+        self._set_by_calls, self._left_alone = set_by_calls, left_alone
         self._first: list[str] = []
         #: For each enclosing function.
         self._lists: list[_Lists] = []
         self._is_in_class = False
-        #: The generators and coroutines in the function, by what stands for them.
+        #: The functions in the function that are not converted, by what stands for them.
         self.left: dict[str, Any] = {}
 
     def visit(self, node: Any) -> Any:
-        if self._first and suspends(node):
+        if self._first and (suspends(node) or _place(node) in self._left_alone):
             return self._visit_function(self._stand_in(node))
         refused = _REFUSED.get(type(node).__name__)
         if refused:
@@ -176,7 +192,14 @@ class _Prepared(_Mangled):
         own = (*node.args.posonlyargs, *node.args.args)
         self._first.append(own[0].arg if own else "")
         self._lists.append(_lists_of(node))
-        found = self.generic_visit(node)
+        try:
+            found = self.generic_visit(node)
+        except InnerNotConvertible:
+            raise
+        except NotConvertible as error:
+            if len(self._first) == 1 or not isinstance(node, ast.FunctionDef):
+                raise
+            raise InnerNotConvertible(str(error), _place(node)) from error
         self._lists.pop()
         self._first.pop()
         self._is_in_class = around
@@ -185,8 +208,9 @@ class _Prepared(_Mangled):
     visit_FunctionDef = visit_Lambda = _visit_function
 
     def _stand_in(self, node: Any) -> ast.FunctionDef:
-        """A function in place of a generator or a coroutine in a function, which Python runs as it
-        is. It reads the same names, so that the statements around keep them."""
+        """A function in place of one in a function which is not converted, such as a generator, and
+        which Python runs as it is. It reads the same names, so that the statements around keep
+        them."""
         left = copied(node)
         left.decorator_list = []
         mark = f"{HOOKS}left_{len(self.left)}"
@@ -376,6 +400,11 @@ _REFUSED = {
 }
 
 
+def _place(node: Any) -> tuple[int, int]:
+    """The place of a function; that of no other node, which another one may have too."""
+    return (node.lineno, node.col_offset) if isinstance(node, ast.FunctionDef) else (0, 0)
+
+
 def _refusal(what: str, node: Any, fix: str) -> str:
     return f"it has {what} in line {node.lineno}, which is not converted: {fix}"
 
@@ -522,7 +551,7 @@ def _not_reached() -> ast.stmt:
 
 
 def left_to_python(node: ast.AST, left: Mapping[str, Any]) -> None:
-    """Puts the bodies of generators and coroutines in place of what stands for them."""
+    """Puts the bodies of functions that are not converted in place of what stands for them."""
     for x in [*ast.walk(node)]:
         for block in (getattr(x, name, None) for name in ("body", "orelse", "finalbody")):
             if isinstance(block, list):
@@ -530,7 +559,7 @@ def left_to_python(node: ast.AST, left: Mapping[str, Any]) -> None:
 
 
 def _left(stand_in: ast.FunctionDef, left: Mapping[str, Any]) -> Any:
-    marks = (x.value for x in ast.walk(stand_in.body[-1]) if isinstance(x, ast.Constant))
+    marks = (x.value for x in own_nodes(stand_in) if isinstance(x, ast.Constant))
     found = next((left[x] for x in marks if isinstance(x, str) and x in left), None)
     if found is None:
         return stand_in

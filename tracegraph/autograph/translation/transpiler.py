@@ -41,8 +41,13 @@ from malt.pyct.static_analysis import (
 from tracegraph.autograph.function_conversion import NotConvertible
 from tracegraph.autograph.state_values import is_flag_of_loop
 from tracegraph.autograph.translation.function_trees import tree_of
-from tracegraph.autograph.translation.inner_functions import set_by_calls
-from tracegraph.autograph.translation.preparation import left_to_python, loop_options, prepared
+from tracegraph.autograph.translation.inner_functions import base_of, bound_inside, set_by_calls
+from tracegraph.autograph.translation.preparation import (
+    InnerNotConvertible,
+    left_to_python,
+    loop_options,
+    prepared,
+)
 from tracegraph.autograph.translation.syntax_trees import IS_PART, parts_of, visit_parts, walk
 from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.source import HOOKS
@@ -90,9 +95,7 @@ def _refusing() -> Iterator[None]:
 
 
 def _transformed(function: FunctionType) -> Any:
-    tree = tree_of(function)
-    paths = set_by_calls(tree)
-    node, left = prepared(tree, function.__code__, paths)
+    node, left, paths = _prepared(function)
     for x in left.values():
         _note_as_it_is(x)
     _note_origins(node)
@@ -104,6 +107,19 @@ def _transformed(function: FunctionType) -> Any:
     made = _lowered(node, context, paths)
     left_to_python(made, left)
     return made
+
+
+def _prepared(function: FunctionType) -> tuple[Any, dict[str, Any], Mapping[str, frozenset[str]]]:
+    """The tree of a function for malt, what is to be put into it at last, and what inner functions
+    set. Inner functions that cannot be converted stay as they are."""
+    left_alone = set[tuple[int, int]]()
+    while True:
+        tree = tree_of(function)
+        paths = set_by_calls(tree)
+        try:
+            return *prepared(tree, function.__code__, paths, left_alone), paths
+        except InnerNotConvertible as error:
+            left_alone.add(error.place)
 
 
 class _Namer(naming.Namer):
@@ -423,13 +439,18 @@ class _Statements(control_flow.ControlFlowTransformer):
     before the other branch is traced."""
 
     def __init__(
-        self, context: Any, shared: Iterable[str], set_by_calls: Mapping[str, frozenset[str]]
+        self,
+        context: Any,
+        shared: Iterable[str],
+        set_by_calls: Mapping[str, frozenset[str]],
+        tree: ast.AST,
     ) -> None:
         super().__init__(context)
         #: The names that other functions may read too.
         self._shared = frozenset(shared)
         #: What a call of an inner function sets, by the name of that.
         self._set_by_calls = set_by_calls
+        self._bound_inside = bound_inside(tree) if set_by_calls else frozenset[str]()
         #: The blocks already lowered: templates copy their arguments, so a deeply nested block
         #: would be copied at every level.
         self._blocks: dict[str, list[ast.stmt]] = {}
@@ -481,8 +502,8 @@ class _Statements(control_flow.ControlFlowTransformer):
             for key in (annos.NodeAnno.BODY_SCOPE, annos.NodeAnno.ORELSE_SCOPE)
         ]
         read = {str(x) for scope in scopes if scope for x in scope.read}
-        paths = (x for f in read & self._set_by_calls.keys() for x in self._set_by_calls[f])
-        found: Any = frozenset(map(qual_names.from_str, paths))
+        paths = {x for f in read & self._set_by_calls.keys() for x in self._set_by_calls[f]}
+        found: Any = frozenset(map(qual_names.from_str, self._visible(paths)))
         if found:
             own = self.state[control_flow._Function].scope.bound
             bases = frozenset(y for x in found for y in x.support_set if y.is_symbol())
@@ -494,6 +515,12 @@ class _Statements(control_flow.ControlFlowTransformer):
                 known: Any = anno.getanno(node, key)
                 anno.setanno(node, key, known | more)
         return super()._get_block_vars(node, modified | found)
+
+    def _visible(self, paths: set[str]) -> set[str]:
+        """The paths without those of names that only functions inside this one bind."""
+        scopes = [x.scope for x in self.state[control_flow._Function] if x.scope is not None]
+        hidden = self._bound_inside.difference(*({str(y) for y in x.bound} for x in scopes))
+        return {x for x in paths if base_of(x) not in hidden}
 
     def _create_loop_options(self, node: Any) -> Any:
         """The options of a loop, which names may be read after it, and which flags say that an
@@ -663,7 +690,7 @@ def _with_staged_statements(node: Any, context: Any, paths: Mapping[str, frozens
     node = reaching_fndefs.resolve(node, context, graphs)
     declared = (x.names for x in walk(node) if isinstance(x, (ast.Global, ast.Nonlocal)))
     shared = itertools.chain.from_iterable(declared)
-    statements = _Statements(context, shared, paths)
+    statements = _Statements(context, shared, paths, node)
     return statements.visit(liveness.resolve(node, context, graphs))
 
 
