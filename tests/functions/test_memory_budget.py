@@ -14,6 +14,7 @@ import pytest
 import tracegraph as tg
 from tracegraph.control.while_loop import WhileGradient
 from tracegraph.eager import backend
+from tracegraph.eager.pending import COUNTS_ARE_TRUSTED
 from tracegraph.memory_budgets.budget import as_bytes, size_text
 from tracegraph.memory_budgets.cuts import behind_minimum_cut
 from tracegraph.memory_budgets.recomputation import trade_offs
@@ -248,7 +249,8 @@ def test_training_steps_are_the_same():
     *small, smaller = trained(memory_budget=int(0.6 * table.temporaries))
     close(small, plain, 1e-4)
     assert smaller.temporaries <= 0.6 * table.temporaries
-    assert smaller.shared > 0.9 * 3 * 6 * 4 * WIDTH * WIDTH
+    # Without a lock of the interpreter nothing is overwritten.
+    assert not COUNTS_ARE_TRUSTED or smaller.shared > 0.9 * 3 * 6 * 4 * WIDTH * WIDTH
 
 
 def test_a_nested_function_and_branches():

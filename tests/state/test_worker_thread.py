@@ -123,6 +123,11 @@ def step(x):
 def at_top_level(x):
     endless(x).numpy()
 
+def held(x):
+    global y
+    y = endless(x)
+    y.numpy()
+
 def assigned(x):
     v.assign(endless(x) * v)
 
@@ -132,7 +137,7 @@ def taped(x):
     v.assign_sub(tape.gradient(y, v))
 
 kinds = {"top level": at_top_level, "function": tg.function(endless), "step": step}
-kinds |= {"assigned": assigned, "taped": taped}
+kinds |= {"held": held, "assigned": assigned, "taped": taped}
 
 for case in sys.argv[1:]:
     state, _, kind = case.partition(" ")
@@ -150,13 +155,14 @@ for case in sys.argv[1:]:
     v.assign_add(1.0)
     print("ends with", v.numpy())
 """
-KINDS = ["top level", "function", "step", "assigned", "taped"]
+KINDS = ["top level", "function", "step", "held", "assigned", "taped"]
 
 
 @pytest.mark.parametrize(
     "cases",
     [
-        ["warm top level", "first step"],  # in one process, with the first still running
+        # In one process, with the earlier ones still running.
+        ["warm top level", "first step", "first held"],
         *(
             pytest.param([f"{state} {kind}"], marks=pytest.mark.sweep)
             for state in ("first", "warm")
