@@ -1,5 +1,6 @@
 """Work that signal handlers do not fall into: compiles, and what a save hashes meanwhile."""
 
+import _thread
 import gc
 import importlib
 import signal
@@ -95,6 +96,26 @@ def test_what_a_handler_raises_comes_at_once_where_the_work_may_be_left(on_alarm
     assert gc.isenabled() == was_collecting
     end.set()
     assert over.wait(60)  # the thread goes on by itself
+
+
+def test_a_handler_that_no_signal_wakes_is_not_kept_waiting(on_alarm):
+    end, over = threading.Event(), threading.Event()
+
+    def strike():
+        raise RuntimeError("of the handler")
+
+    def work():
+        with may_be_left():
+            time.sleep(0.1)  # the main thread waits by then
+            _thread.interrupt_main(signal.SIGALRM)
+            end.wait(30)
+            over.set()
+
+    on_alarm(strike)
+    with pytest.raises(RuntimeError, match="of the handler"):
+        on_worker_thread(work)
+    assert not over.is_set()
+    end.set()
 
 
 ENDLESS = """

@@ -38,6 +38,9 @@ _STACK = 2**26
 _CACHED_PROPERTY = functools.cached_property.__get__.__code__
 #: How often to check whether work may be abandoned, in seconds, once a handler has raised.
 _LOOKS = 0.02
+#: The most that a handler waits, in seconds. A signal that strikes just before the thread blocks,
+#: or that `_thread.interrupt_main` only pretends, does not wake it.
+_PATIENCE = 0.5
 
 
 #: Every lock that both such work and the thread that waits for it may take.
@@ -100,8 +103,10 @@ class Task(Generic[T]):
         self._work = work
         self._outcome: list[Any] = []
         self._error: BaseException | None = None
-        self._is_over = _thread.allocate_lock()
-        self._is_over.acquire()
+        self._is_over = False
+        #: Free when it is over.
+        self._lock = _thread.allocate_lock()
+        self._lock.acquire()
         self._was_collecting = False
         #: The shared locks held by the thread that creates this task and waits for it.
         self._locks = (*_own.locks, *[lock for lock in _shared_locks if lock._is_owned()])
@@ -134,18 +139,18 @@ class Task(Generic[T]):
                 gc.enable()
             del self._work
             _running.pop(self, None)
-            self._is_over.release()
+            self._is_over = True
+            self._lock.release()
 
     def wait(self) -> None:
         """Returns when the work is over. Exceptions from handlers meanwhile are raised then, or
         when the work may be abandoned."""
         struck: BaseException | None = None
-        while True:
+        while not self._is_over:
             try:
                 if struck is None:
-                    with self._is_over:
-                        break
-                elif self.may_be_left or not self._is_over.locked():
+                    self._lock.acquire(timeout=_PATIENCE)
+                elif self.may_be_left:
                     break
                 else:
                     time.sleep(_LOOKS)
