@@ -118,8 +118,7 @@ def _mul_no_nan(op: ops.MulNoNan, x: Any, y: Any) -> Any:
 
 @lowers(ops.SteepDiv)
 def _steep_div(op: ops.SteepDiv, x: Any, y: Any) -> Any:
-    # Not a selection of quotients: LLVM would branch around the division, which compiles longer.
-    return lax.div(x, lax.select(_is_not_zero(x), y, lax.full_like(y, 1)))
+    return _steep_quotient(x, y)
 
 
 def _is_not_zero(x: Any) -> Any:
@@ -146,6 +145,13 @@ def quotient(x: Any, y: Any) -> Any:
 
 #: For functions that programs call often: they are traced once for each shape.
 _traced_once = partial(jax.jit, inline=True)
+
+
+@_traced_once
+def _steep_quotient(x: Any, y: Any) -> Any:
+    """x / y where x is not 0, and 0 elsewhere. The divisor is selected, not the quotient: LLVM
+    would branch around the division, which takes longer to compile."""
+    return lax.div(x, lax.select(_is_not_zero(x), y, lax.full_like(y, 1)))
 
 
 @_traced_once
