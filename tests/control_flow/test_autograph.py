@@ -2819,6 +2819,42 @@ def test_a_loop_over_no_rows_gives_the_number_before_it_the_dtype_of_the_rows():
         assert (found.dtype, float(found)) == (tg.float32, 0.0)
 
 
+def last_positive(x):
+    for value in tg.boolean_mask(x, x > 0.0):
+        last = value
+    return last
+
+
+def last_row(x):
+    for row in x:
+        last = row
+    return last
+
+
+def last_number(x):
+    for i in tg.range(x.shape[0]):
+        last = 1.0 + tg.cast(i, tg.float32)
+    return last
+
+
+def last_but_one(x):
+    found = {}
+    for row in x[1:]:
+        found["row"] = row
+    return found["row"]
+
+
+@pytest.mark.parametrize(
+    ("function", "empty"),
+    [(last_positive, [-1.0]), (last_row, []), (last_number, []), (last_but_one, [2.0])],
+)
+def test_a_name_that_only_a_loop_over_no_rows_sets_is_not_read(function, empty):
+    f = tg.function(function, input_signature=[tg.TensorSpec([None])])
+    assert float(f([1.0, 2.0])) == 2.0
+    with pytest.raises(tg.errors.InvalidArgumentError, match="is set by a loop that ran 0 times"):
+        f(tg.constant(empty, tg.float32))
+
+
 def test_a_bound_counts_the_iterations_that_python_ran_and_holds_where_the_test_assigns():
     @tg.function
     def endless(x):

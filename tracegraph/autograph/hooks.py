@@ -194,11 +194,9 @@ def for_stmt(
     steps = iteration.staged_steps(iterated)
     lists().check_advance(iterated)
     if steps is not None:
-        most, names = opts.get("maximum_iterations"), opts["read_after"]
-        item = opts["iterate_names"]
-        is_entered = bool(steps.bound)
-        shapes = opts.get("shape_invariants", ())
-        options = LoopOptions(most, names, opts["exits"], is_entered, body, item, shapes)
+        most, item = opts.get("maximum_iterations"), opts["iterate_names"]
+        names, shapes = opts["read_after"], opts.get("shape_invariants", ())
+        options = LoopOptions(most, names, opts["exits"], bool(steps.bound), body, item, shapes)
         rows = None if extra_test or options.maximum_iterations is not None else steps.rows()
         if rows is None:
             _staged_for(steps, extra_test, body, get_state, set_state, symbol_names, options)

@@ -49,9 +49,10 @@ from tracegraph.control_flow.regions import (
 )
 from tracegraph.control_passes.dataflow import becomes_float64
 from tracegraph.core.later import opened
+from tracegraph.core.shapes import least
 from tracegraph.core.source import HOOKS, here
 from tracegraph.core.tensorshape import TensorShape, shape_of
-from tracegraph.core.types import DType, TensorType, float32, float64
+from tracegraph.core.types import DType, TensorType, float32, float64, int32
 from tracegraph.effects.host_calls import declare_result
 from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail
 from tracegraph.ir.builder import current
@@ -973,9 +974,8 @@ def run_fold(
         count = len(nest.flatten(rows))
         items = items if len(items) == count else numbered("row", count)
         states = loop.names_of_tensors() or ["padding"]
-        return foldl(with_names(step, [*states, *items]), rows, [*initial, *padding])[
-            : len(initial)
-        ]
+        found = foldl(with_names(step, [*states, *items]), rows, [*initial, *padding])
+        return found[: len(initial)]
 
     def first() -> None:
         # There may be no row whose values could be taken.
@@ -987,6 +987,8 @@ def run_fold(
     # A loop over rows is one program, whose sizes are fixed.
     loop = _StagedLoop(names, get_state, set_state, dataclasses.replace(options, invariants=()))
     loop.run(execute, first)
+    size = nest.flatten(rows)[0].type.shape[0]
+    loop.check_entered(None if (least(size) or 0) > 0 else as_tensor(size, int32) > 0)
 
 
 def leave_iteration(get_state: GetState, set_state: SetState, exits: Sequence[str]) -> None:
