@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 from scipy import linalg as linear, special
 
@@ -99,6 +100,8 @@ class Case:
     is_exact: bool = False
     #: The value by somebody else, where the op has no rule for NumPy.
     reference: Callable[..., Any] | None = None
+    #: JAX's function, where JAX cannot differentiate the lowering.
+    by_jax: Callable[..., Any] | None = None
     #: Relative to the largest element; for double precision.
     tolerance: float = 1e-9
     #: For the narrow types, in units of their precision.
@@ -830,6 +833,7 @@ RANDOM = [
         "",  # numbers of another type are other numbers
         order=1,
         against=("jax",),  # at a fixed key they do not move smoothly
+        by_jax=lambda key, a: [jax.random.gamma(jax.random.wrap_key_data(key), a)],
     ),
     Case(
         random.RandomGamma(log_space=True),
@@ -837,6 +841,7 @@ RANDOM = [
         "",  # numbers of another type are other numbers
         order=1,
         against=("jax",),  # at a fixed key they do not move smoothly
+        by_jax=lambda key, a: [jax.random.loggamma(jax.random.wrap_key_data(key), a)],
     ),
     Case(random.RandomPoisson(), (KEY, of(float64, 5, sample="positive")), "", order=0),
     Case(

@@ -97,11 +97,12 @@ def lamb(lr=0.001, b1=0.9, b2=0.999, epsilon=1e-7):
     return step
 
 
-def schedule_free(lr, b1=0.9, b2=0.999, epsilon=1e-8, warmup=0):
+def schedule_free(lr, b1=0.9, b2=0.999, epsilon=1e-8, warmup=0, decay=0.0):
     kept = {}
 
     def step(t, k, w, g):
-        z, v = kept.get(k, (w, 0.0))
+        z, v = kept.get(k, (w, 0.0))  # z begins as the variable, before it decays
+        w = w - w * decay * lr
         x = (w - (1 - b1) * z) / b1
         v = b2 * v + (1 - b2) * g * g
         rate = lr * min(t / warmup, 1) if warmup else lr
@@ -262,7 +263,7 @@ CASES = {
     "schedule-free": (lambda: opt.ScheduleFreeAdamW(0.1), lambda: schedule_free(0.1)),
     "schedule-free with all arguments": (
         lambda: opt.ScheduleFreeAdamW(0.1, 0.8, 0.9, 1e-2, 3, weight_decay=0.2),
-        lambda: decayed(schedule_free(0.1, 0.8, 0.9, 1e-2, 3), 0.1, 0.2),
+        lambda: schedule_free(0.1, 0.8, 0.9, 1e-2, 3, decay=0.2),
     ),
     "rmsprop": (lambda: opt.RMSprop(0.1), lambda: rmsprop(0.1)),
     "rmsprop by default": (opt.RMSprop, rmsprop),

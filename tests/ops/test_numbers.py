@@ -677,7 +677,7 @@ OTHER_AT_NAN = {
     "scatter_mul": "JAX has no derivative of it",
     "while": "JAX has no reverse mode for it",
     **dict.fromkeys(
-        ["betainc", "expm", "igamma", "sqrtm", "zeta"],
+        ["betainc", "expm", "igamma", "igammac", "sqrtm", "zeta"],
         "JAX has no derivative of it, or by one operand",
     ),
     "bessel_i1e": "nan; that of JAX is a number",

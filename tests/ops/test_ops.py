@@ -202,9 +202,9 @@ def derivatives(case: Case, order: int, dtype: DType, against: Sequence[str]) ->
         pushed = list(push(*xs, *ts))[len(graph.outputs) :]
         pairs: list[Pair] = [("<Jv, w> = <v, J'w>", inner(pushed, seeds), inner(ts, found))]
         if "jax" in against:
-            expected = jax_vjp(run, xs, seeds)
+            expected = jax_vjp(case.by_jax or run, xs, seeds)
             pairs += [("vjp", *pair) for pair in zip(found, expected, strict=True)]
-            expected = jax_jvp(run, xs, ts)
+            expected = jax_jvp(case.by_jax or run, xs, ts)
             pairs += [("jvp", *pair) for pair in zip(pushed, expected, strict=True)]
         if "differences" in against:
             slopes = difference(run, xs, ts)

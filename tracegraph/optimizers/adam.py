@@ -283,7 +283,7 @@ class ScheduleFreeAdamW(_WithMeans):
     ) -> None:
         super().__init__(learning_rate, beta_1, beta_2, epsilon, **shared)
         self._optional("beta_1", beta_1, above=0)
-        self.warmup_steps = self._number("warmup_steps", warmup_steps, low=0)
+        self.warmup_steps = self._count("warmup_steps", {"warmup_steps": warmup_steps}, 0)
 
     def _first_value(self, name: str, variable: Variable, shape: Sequence[Any]) -> Tensor:
         if name == "momentum":
