@@ -25,7 +25,6 @@ ACCEPTED = {
     ("layers.Rescaling", "offset"): ("a complex number",),
     ("initializers.Constant", "value"): ("a complex number",),
     ("optimizers.LossScaleOptimizer", "dynamic_growth_steps"): ("an absurd int",),
-    ("optimizers.ScheduleFreeAdamW", "warmup_steps"): ("an absurd int",),  # a rate that never grows
     # Which axes there are is known when a layer, a loss or a metric is called.
     # A metric has made its Variables then, which is the first that a function says.
     "axis": ("an axis too large", "an axis too small"),

@@ -529,6 +529,7 @@ def _set_by_functions(body: Any, is_users: Callable[[Owner], bool]) -> Iterator[
     known, names = body.__globals__, _names_used(code)[0]
     found = [*((name, known[name]) for name in names if name in known), *_held_by(body)]
     for path, value in found:
+        # Looked at in their turn, as what the body names is.
         found += _functions_in(path, value, names, is_users)
         if isinstance(value, FunctionType):
             yield from _set_by_function(path, value, seen)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from tracegraph.array.arguments import as_flag
+from tracegraph.array.arguments import as_count, as_flag
 from tracegraph.array.creation import ones_like
 from tracegraph.array.indexing.selection import where
 from tracegraph.core.types import DType, float32
+from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import (
@@ -258,10 +259,12 @@ class ScheduleFreeAdamW(_WithMeans):
     variable.
 
     - `beta_1`: the share of x in the variable, above 0.
-    - `warmup_steps`: a is the learning rate times min(t / warmup_steps, 1), or the rate itself if
-      this is 0.
+    - `warmup_steps`: an int; a is the learning rate times min(t / warmup_steps, 1), or the rate
+      itself if this is 0.
 
-    Source: Defazio et al., "The Road Less Scheduled" (2024).
+    Other arguments and errors are those of `Optimizer`; SignatureError is raised for a `beta_1` of
+    0, too. Slots have the variable's shape and dtype. Source: Defazio et al., "The Road Less
+    Scheduled" (2024).
 
     >>> v = tg.Variable([1.0])
     >>> optimizer = tg.optimizers.ScheduleFreeAdamW(0.5)
@@ -282,8 +285,10 @@ class ScheduleFreeAdamW(_WithMeans):
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(learning_rate, beta_1, beta_2, epsilon, **shared)
-        self._optional("beta_1", beta_1, above=0)
-        self.warmup_steps = self._count("warmup_steps", {"warmup_steps": warmup_steps}, 0)
+        if beta_1 == 0:  # x is computed from the variable by a quotient
+            fact = f"{type(self).__name__}: beta_1 is 0"
+            fail(SignatureError, fact, fix="use a number above 0 and below 1")
+        self.warmup_steps = as_count(type(self).__name__, "warmup_steps", warmup_steps)
 
     def _first_value(self, name: str, variable: Variable, shape: Sequence[Any]) -> Tensor:
         if name == "momentum":

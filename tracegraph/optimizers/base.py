@@ -6,7 +6,7 @@ import inspect
 import math
 import re
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, Unpack
 
 import numpy as np
@@ -133,10 +133,14 @@ class Optimizer(Module):
         self.weight_decay = self._optional("weight_decay", given["weight_decay"])
         self.use_ema = as_flag(type(self).__name__, "use_ema", given["use_ema"])
         self.ema_momentum = self._number("ema_momentum", given["ema_momentum"], low=0, high=1)
-        self.ema_overwrite_frequency = self._count("ema_overwrite_frequency", given, 1)
+        self.ema_overwrite_frequency = self._count(
+            "ema_overwrite_frequency", given["ema_overwrite_frequency"], 1
+        )
         scale = given["loss_scale_factor"]
         self.loss_scale_factor = self._optional("loss_scale_factor", scale, above=0)
-        self.gradient_accumulation_steps = self._count("gradient_accumulation_steps", given, 2)
+        self.gradient_accumulation_steps = self._count(
+            "gradient_accumulation_steps", given["gradient_accumulation_steps"], 2
+        )
         self.sparse_updates = as_flag(
             type(self).__name__, "sparse_updates", given["sparse_updates"]
         )
@@ -194,9 +198,8 @@ class Optimizer(Module):
             )
         return value
 
-    def _count(self, what: str, given: Mapping[str, Any], low: int) -> int | None:
+    def _count(self, what: str, value: Any, low: int) -> int | None:
         """An int of at least `low`; None for None."""
-        value = given[what]
         if value is None or (type(value) is int and value >= low):
             return value
         self._number(what, value, low=low)

@@ -78,7 +78,7 @@ class LossScaleOptimizer(Optimizer):
             )
         self.inner_optimizer = inner_optimizer
         self.initial_scale = self._optional("initial_scale", initial_scale, above=0)
-        self._count("dynamic_growth_steps", {"dynamic_growth_steps": dynamic_growth_steps}, 1)
+        self._count("dynamic_growth_steps", dynamic_growth_steps, 1)
         self.dynamic_growth_steps = dynamic_growth_steps
         with at_top_level():
             self.step_counter = state(0, "step_counter", int32)
