@@ -93,8 +93,8 @@ def _upper_gamma(a: Any, x: Any) -> Any:
 
 
 def _log_gamma_of_next(a: Any) -> Any:
-    """log(gamma(a + 1)) to full precision near a = 0: by the series around 2, which converges faster
-    than that around 1."""
+    """log(gamma(a + 1)) to full precision near a = 0: by the series around 2, which converges
+    faster than that around 1."""
     series = _polynomial(_LOG_GAMMA_NEAR_TWO, a) - jnp.log1p(a)
     return jnp.where(a < 0.5, series, lax.lgamma(a + 1))
 
@@ -213,7 +213,7 @@ _LOG_GAMMA_NEAR_TWO = [
 
 
 def log_gamma(x: Any) -> Any:
-    """XLA's function, and near its zeros, 1 and 2, where its error is as large as it is, a series."""
+    """XLA's function, and near its zeros, 1 and 2, where that has no correct digit, a series."""
     return _wide(_log_gamma)(x)
 
 
