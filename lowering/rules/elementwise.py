@@ -15,6 +15,7 @@ from jax.scipy import special
 from lowering.device import x64
 from lowering.forms import by_device
 from lowering.rules import angles, lowers
+from lowering.rules.special import log_gamma, polygamma
 from tracegraph.ops import elementwise as ops
 
 
@@ -82,7 +83,7 @@ _FUNCTIONS: dict[type, Callable[..., Any]] = {
     ops.Erf: lax.erf,
     ops.Erfc: lax.erfc,
     ops.ErfInv: _erf_inv,
-    ops.Lgamma: lax.lgamma,
+    ops.Lgamma: log_gamma,
     ops.Digamma: lax.digamma,
     ops.Floor: lax.floor,
     ops.Ceil: lax.ceil,
@@ -235,7 +236,7 @@ def _integer_pow(op: ops.IntegerPow, x: Any) -> Any:
 
 @lowers(ops.Polygamma)
 def _polygamma(op: ops.Polygamma, x: Any) -> Any:
-    return special.polygamma(op.order, x).astype(x.dtype)
+    return polygamma(op.order, x)
 
 
 @lowers(ops.Round)

@@ -93,11 +93,9 @@ def _upper_gamma(a: Any, x: Any) -> Any:
 
 
 def _log_gamma_of_next(a: Any) -> Any:
-    """log(gamma(a + 1)) to full precision near a = 0: by its series, which converges faster once
-    the terms of log(1 + a) are taken out of it."""
-    terms = [0.0, 1 - _EULER]
-    terms += [(-1) ** k * (_euler_maclaurin(k, 2.0) / k) for k in range(2, 28)]
-    series = _polynomial(terms, a) - jnp.log1p(a)
+    """log(gamma(a + 1)) to full precision near a = 0: by the series around 2, which converges
+    faster than that around 1."""
+    series = _polynomial(_LOG_GAMMA_NEAR_TWO, a) - jnp.log1p(a)
     return jnp.where(a < 0.5, series, lax.lgamma(a + 1))
 
 
@@ -166,13 +164,23 @@ def _zeta(op: ops.Zeta, x: Any, q: Any) -> Any:
 
 
 def _zeta_of(x: Any, q: Any) -> Any:
-    """XLA's function, and what it has nan for: an infinite x leaves the first term, q ** -x, and an
-    infinite q none."""
-    is_first, is_none = jnp.isposinf(x), jnp.isposinf(q)
+    """XLA's function, which has nan for an infinite x and 0 for a large q, where q ** -x is too
+    small a number: an infinite x leaves the first term, and a large q the integral of all."""
+    is_first, is_far = jnp.isposinf(x), q > x * float(jnp.finfo(x.dtype).eps ** -0.5)
     first = jnp.where(q == 1, 1, jnp.where(q > 1, 0, jnp.where(q > 0, jnp.inf, jnp.nan)))
-    is_none &= x > 1
-    inner = lax.zeta(jnp.where(is_first, 2, x), jnp.where(is_first | is_none, 1, q))
-    return jnp.where(is_none, 0, jnp.where(is_first, first.astype(x.dtype), inner))
+    is_far &= x > 1
+    power, edge = jnp.where(is_far, x, 2), jnp.where(is_far, q, 1)
+    far = edge ** (1 - power) * (1 / (power - 1) + 0.5 / edge)
+    inner = lax.zeta(jnp.where(is_first, 2, x), jnp.where(is_first | is_far, 1, q))
+    return jnp.where(is_first, first.astype(x.dtype), jnp.where(is_far, far, inner))
+
+
+def polygamma(order: int, x: Any) -> Any:
+    """The derivative of digamma of an order, from 1 on."""
+    if order > 170:
+        return special.polygamma(order, x).astype(x.dtype)
+    size = (-1) ** (order + 1) * float(math.factorial(order))
+    return _wide(lambda x: size * _zeta_of(jnp.full_like(x, order + 1), x))(x)
 
 
 #: B(2 k) / (2 k)! of Bernoulli's numbers B.
@@ -195,11 +203,31 @@ def _euler_maclaurin(x: Any, q: Any) -> Any:
     return total
 
 
+_EULER = 0.5772156649015329
+
+#: The coefficients of log(gamma(2 + a)) in powers of a.
+_LOG_GAMMA_NEAR_TWO = [
+    *(0.0, 1 - _EULER),
+    *((-1) ** k * (_euler_maclaurin(k, 2.0) / k) for k in range(2, 28)),
+]
+
+
+def log_gamma(x: Any) -> Any:
+    """XLA's function, and near its zeros, 1 and 2, where that has no correct digit, a series."""
+    return _wide(_log_gamma)(x)
+
+
+def _log_gamma(x: Any) -> Any:
+    is_near, is_low = jnp.abs(x - 1.5) < 1, x < 1.5
+    a = jnp.where(is_near, x - jnp.where(is_low, 1, 2), 0)
+    near = _polynomial(_LOG_GAMMA_NEAR_TWO, a) - jnp.where(is_low, jnp.log1p(a), 0)
+    return jnp.where(is_near, near, lax.lgamma(x))
+
+
 # Bessel functions.
 
 #: From here on the asymptotic series of the ordinary functions has full precision.
 _FAR, _FAR_TERMS = 25.0, 24
-_EULER = 0.5772156649015329
 
 
 def _angles(count: int) -> np.ndarray:

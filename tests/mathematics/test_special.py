@@ -297,6 +297,33 @@ def test_polygamma_and_zeta():
         )
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-13)])
+def test_derivatives_of_digamma_at_large_numbers(dtype, tolerance):
+    """They are about 1 / x, also where 1 / x ** 2 is too small for the dtype."""
+    x = np.array([3e3, 1e10, 1e19, 1e30, INF], dtype)
+    first, second = (scipy.special.polygamma(n, x.astype(float)) for n in (1, 2))
+    slope, curvature = tg.grad(tg.math.digamma), tg.grad(tg.grad(tg.math.digamma))
+    for found, expected in (
+        (tg.math.polygamma(1.0, x), first),
+        (tg.math.polygamma(np.ones(5, dtype), x), first),
+        (tg.math.zeta(dtype(2), x), first),
+        (tg.vmap(slope)(tg.constant(x)), first),
+        (tg.vmap(curvature)(tg.constant(x)), second),
+    ):
+        np.testing.assert_allclose(found, expected, tolerance, atol=1e-37)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-13)])
+def test_the_log_of_gamma_near_its_zeros(dtype, tolerance):
+    """By its series, since SciPy has ten digits there."""
+    steps = np.array([-0.1, -1e-3, -1e-6, 0.0, 1e-6, 1e-3, 0.1])
+    for zero, slope in ((1, -np.euler_gamma), (2, 1 - np.euler_gamma)):
+        x = (zero + steps).astype(dtype)
+        a = x.astype(float) - zero
+        rest = sum(scipy.special.zeta(k, zero) / k * (-a) ** k for k in range(2, 30))
+        np.testing.assert_allclose(tg.math.lgamma(x), slope * a + rest, tolerance)
+
+
 @pytest.mark.parametrize("order", [1e-30, 0.5, -1.0, np.nan])
 def test_polygamma_has_whole_orders_only(order):
     orders = tg.constant([order, 1.0], tg.float64)

@@ -356,6 +356,32 @@ def test_pending_value_may_be_assigned():
     assert v.numpy() == 15.0
 
 
+@pytest.mark.parametrize("is_pending", [True, False])
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda assign: tg.function(assign)(),
+        lambda assign: tg.function(tg.function(assign))(),
+        lambda assign: tg.cond(tg.constant(1.0) > 0.0, assign, lambda: 0),
+        lambda assign: tg.while_loop(lambda i: i < 2, lambda i: i + 1 + assign(), [0]),
+        lambda assign: tg.map_fn(lambda x: x + assign(), tg.constant([1, 2])),
+    ],
+    ids=["function", "nested", "cond", "while", "map"],
+)
+def test_a_function_assigns_a_tensor_from_outside(around, is_pending):
+    v, x = tg.Variable([0.0, 0.0]), tg.constant([1.0, 2.0])
+    value = x + 1.0
+    if not is_pending:
+        value.numpy()
+
+    def assign():
+        v.assign(value)
+        return 0
+
+    around(assign)
+    assert v.numpy().tolist() == [2.0, 3.0]
+
+
 def test_assignments_at_top_level_never_run_late():
     v = tg.Variable(1.0)
     y = v + 0.0
@@ -1246,6 +1272,35 @@ def test_threads_lose_no_update_of_a_function_with_a_host_call():
         return v.assign_add(1.0).read_value()
 
     assert together(step, 25) == v.numpy() == len(calls)
+
+
+OPTIMIZERS = {
+    "sgd": tg.optimizers.SGD,
+    "accumulated": lambda rate: tg.optimizers.SGD(2 * rate, gradient_accumulation_steps=2),
+    "scaled": lambda rate: tg.optimizers.LossScaleOptimizer(tg.optimizers.SGD(rate), 1.0),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_threads_lose_no_step_of_an_optimizer(name):
+    v, optimizer = tg.Variable(0.0), OPTIMIZERS[name](1.0)
+    optimizer.build([v])
+    gradient = tg.constant(-1.0)
+    assert together(lambda: optimizer.apply_gradients([(gradient, v)]), 12, 4) == v.numpy()
+
+
+def test_threads_lose_no_step_of_an_optax_transformation():
+    optax = pytest.importorskip("optax")
+    v, optimizer = tg.Variable(0.0), tg.optimizers.from_optax(optax.sgd(1.0))
+    optimizer.build([v])
+    gradient = tg.constant(-1.0)
+    assert together(lambda: optimizer.apply_gradients([(gradient, v)]), 12, 4) == v.numpy()
+
+
+def test_threads_draw_different_random_numbers():
+    generator, drawn = tg.random.Generator.from_seed(1), []
+    count = together(lambda: drawn.append(generator.make_seeds().numpy().tobytes()), 12, 4)
+    assert len(set(drawn)) == count
 
 
 def test_threads_assign_slices_of_one_variable():

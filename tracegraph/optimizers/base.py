@@ -7,6 +7,7 @@ import math
 import re
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, Unpack
 
 import numpy as np
@@ -22,6 +23,7 @@ from tracegraph.core.source import here
 from tracegraph.core.tensorshape import IndexedSlices, shape_of
 from tracegraph.core.types import DType, bfloat16, float16, float32, int32
 from tracegraph.differentiation.tape import GradientTape
+from tracegraph.eager.slots import state_lock
 from tracegraph.errors import (
     DTypeError,
     GradientError,
@@ -299,19 +301,21 @@ class Optimizer(Module):
 
         A variable whose gradient is None is left unchanged, and a UserWarning names it. A gradient
         of some rows may be `tg.IndexedSlices(values, indices)`: values for the same row add up, and
-        all other rows are 0, or are skipped with `sparse_updates`.
+        all other rows are 0, or are skipped with `sparse_updates`. Steps of several threads come
+        one after the other.
         Raises GradientError (a ValueError) if all gradients are None. Returns `iterations`.
         """
         connected = connected_pairs(grads_and_vars, self.sparse_updates)
         variables = [v for _, v in connected]
-        for variable in variables:  # state must outlive the branches below
-            self._slots_of(variable)
-        gradients = [g for g, _ in self._unscaled_pairs(connected)]
-        if self.gradient_accumulation_steps is None:
-            self._update(gradients, variables)
-        else:
-            self._accumulate(self.gradient_accumulation_steps, gradients, variables)
-        return self.iterations.assign_add(1)
+        with atomic_step():
+            for variable in variables:  # state must outlive the branches below
+                self._slots_of(variable)
+            gradients = [g for g, _ in self._unscaled_pairs(connected)]
+            if self.gradient_accumulation_steps is None:
+                self._update(gradients, variables)
+            else:
+                self._accumulate(self.gradient_accumulation_steps, gradients, variables)
+            return self.iterations.assign_add(1)
 
     def apply(
         self, grads: Sequence[Given], trainable_variables: Sequence[Variable] | None = None
@@ -591,6 +595,12 @@ def rate_at(rate: Any, iterations: Variable) -> Any:
     if isinstance(rate, Variable):
         return rate
     return rate(iterations) if _takes_an_argument(rate) else rate()
+
+
+def atomic_step() -> AbstractContextManager[Any]:
+    """Keeps other threads from the Variables between the reads and the assignments of a step. A
+    function that is traced needs no lock: its calls are atomic."""
+    return state_lock if current_trace() is None else nullcontext()
 
 
 def pairs_of(grads: Sequence[Any], variables: Sequence[Variable]) -> list[tuple[Any, Variable]]:

@@ -16,7 +16,7 @@ from tracegraph.ir.builder import at_top_level
 from tracegraph.math.elementwise.arithmetic import add, multiply
 from tracegraph.math.elementwise.logic import equal, is_finite
 from tracegraph.math.reduction import reduce_all
-from tracegraph.optimizers.base import Given, Optimizer, connected_pairs, state
+from tracegraph.optimizers.base import Given, Optimizer, atomic_step, connected_pairs, state
 from tracegraph.optimizers.rows import RowGradient
 from tracegraph.state.module import Module, in_scope
 from tracegraph.state.variable import Variable
@@ -153,7 +153,8 @@ class LossScaleOptimizer(Optimizer):
 
         values = [g.sums if isinstance(g, RowGradient) else g for g, _ in pairs]
         finite = reduce_all(stack([reduce_all(is_finite(x)) for x in values]))
-        cond(finite, step, shrink)
+        with atomic_step():
+            cond(finite, step, shrink)
         return self.iterations
 
 

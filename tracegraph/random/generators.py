@@ -136,10 +136,7 @@ class Generator(Module):
     @property
     def key(self) -> Tensor:
         """The present state as a tensor: the key for the next numbers."""
-        # A function may have left it on a mesh. Numbers drawn outside the function would then be
-        # computed by all devices, including those of other processes.
-        if current().is_top_level:
-            take_off_mesh(self._state_variable)
+        self._take_off_mesh()
         return self._state_variable.read_value()
 
     @property
@@ -171,10 +168,22 @@ class Generator(Module):
         return [type(self)(state=_row(keys, k)) for k in range(count)]
 
     def next_key(self) -> Tensor:
-        """A key to use once; advances the state."""
-        keys = RandomSplit(2)(self.key)
-        self._state_variable.assign(_row(keys, 0))
-        return _row(keys, 1)
+        """A key to use once; advances the state. No other thread gets the same key."""
+        self._take_off_mesh()
+        keys: list[Tensor] = []
+
+        def advanced(state: Tensor) -> Tensor:
+            keys.append(RandomSplit(2)(state))
+            return _row(keys[-1], 0)
+
+        self._state_variable.update(advanced)
+        return _row(keys[-1], 1)
+
+    def _take_off_mesh(self) -> None:
+        # A function may have left the state on a mesh. Numbers drawn outside the function would
+        # then be computed by all devices, including those of other processes.
+        if current().is_top_level:
+            take_off_mesh(self._state_variable)
 
     def normal(
         self,

@@ -434,6 +434,7 @@ class Trace(Builder):
         """Makes later reads return `value`; after a check that may fail, only if the check
         holds."""
         state = self.state(variable)
+        (value,) = self.admit_all((value,))
         if self.all_hold is not None:
             holds = broadcast(self.all_hold, value.type.shape)
             value = SELECT(holds, value, self.value_of(variable))

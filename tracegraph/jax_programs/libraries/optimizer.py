@@ -22,7 +22,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.jax_programs.equations import is_key
 from tracegraph.jax_programs.programs import WIDE, as_before, from_jax, is_weakly_typed
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.optimizers.base import connected_pairs, pairs_of, recorded_loss, state
+from tracegraph.optimizers.base import atomic_step, connected_pairs, pairs_of, recorded_loss, state
 from tracegraph.optimizers.rows import dense
 from tracegraph.state.module import Module, in_scope
 from tracegraph.state.variable import Variable, VariableReference
@@ -84,11 +84,12 @@ class OptaxOptimizer(Module):
         first step. Returns `iterations`.
         """
         pairs = connected_pairs(grads_and_vars, takes_examples=True)
-        with self._without_state_if_refused():
-            assigned = self._new_values(pairs, extra)
-        for variable, value in assigned:
-            variable.assign(value)
-        return self.iterations.assign_add(1)
+        with atomic_step():
+            with self._without_state_if_refused():
+                assigned = self._new_values(pairs, extra)
+            for variable, value in assigned:
+                variable.assign(value)
+            return self.iterations.assign_add(1)
 
     def _new_values(
         self, pairs: Sequence[tuple[Any, Variable]], extra: dict[str, Any]
