@@ -1847,6 +1847,36 @@ def test_what_is_inside_of_an_unconverted_function_says_so():
             tg.function(function)(tg.constant(1))
 
 
+class WithProperty:
+    def __init__(self, x):
+        self.x = x
+
+    @property
+    def size(self):
+        return 1.0 if self.x > 0.0 else 2.0
+
+    def __add__(self, other):
+        return self if self.x > other else WithProperty(other)
+
+    @tg.autograph.do_not_convert
+    def excluded(self):
+        return 1.0 if self.x > 0.0 else 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("size", lambda x: WithProperty(x).size),
+        ("__add__", lambda x: (WithProperty(x) + 1.0).x),
+        ("excluded", lambda x: WithProperty(x).excluded()),
+    ],
+)
+def test_code_that_converted_code_does_not_call_by_name_says_so(name, read):
+    """The message named neither the reason nor what to do other than `tg.where`."""
+    with pytest.raises(tg.errors.TraceError, match=f"fix: {name} runs as plain Python, like prop"):
+        tg.function(read)(tg.constant(1.0))
+
+
 def test_a_raise_in_a_branch_says_that_both_are_traced():
     @tg.function
     def f(x):
