@@ -1847,6 +1847,36 @@ def test_what_is_inside_of_an_unconverted_function_says_so():
             tg.function(function)(tg.constant(1))
 
 
+class WithProperty:
+    def __init__(self, x):
+        self.x = x
+
+    @property
+    def size(self):
+        return 1.0 if self.x > 0.0 else 2.0
+
+    def __add__(self, other):
+        return self if self.x > other else WithProperty(other)
+
+    @tg.autograph.do_not_convert
+    def excluded(self):
+        return 1.0 if self.x > 0.0 else 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("size", lambda x: WithProperty(x).size),
+        ("__add__", lambda x: (WithProperty(x) + 1.0).x),
+        ("excluded", lambda x: WithProperty(x).excluded()),
+    ],
+)
+def test_code_that_converted_code_does_not_call_by_name_says_so(name, read):
+    """The message named neither the reason nor what to do other than `tg.where`."""
+    with pytest.raises(tg.errors.TraceError, match=f"fix: {name} runs as plain Python, like prop"):
+        tg.function(read)(tg.constant(1.0))
+
+
 def test_a_raise_in_a_branch_says_that_both_are_traced():
     @tg.function
     def f(x):
@@ -2233,6 +2263,26 @@ def walrus_after_and(x):
     return y - z
 
 
+def walrus_after_a_tensor(x):
+    """The names have values only where a tensor has decided that their operands are evaluated."""
+    if x > 0.0 and (y := x * 2.0) > 1.5 and x < 3.0 and (z := y + 1.0) > 2.0:
+        return y * z
+    elif x < -5.0 or (w := x - 1.0) < -2.0:
+        return x
+    return w * 3.0
+
+
+def walrus_after_or_with_break(x):
+    total = 0.0
+    for i in tg.range(5):
+        if total > 10.0 or (y := x * tg.cast(i, tg.float32)) < -0.5:
+            break
+        total += y + 1.0
+    while total < 50.0 and (z := total * 1.5) < 20.0:
+        total += z
+    return total
+
+
 def walrus_after_and_in_a_while(x):
     y, n = x, 0
     while n < 9 and (y := y * 1.5) < 50.0:
@@ -2268,6 +2318,8 @@ def walrus_in_a_ternary(x):
         walrus_while_with_continue,
         walrus_while_with_break,
         walrus_after_and,
+        walrus_after_a_tensor,
+        walrus_after_or_with_break,
         walrus_after_and_in_a_while,
         walrus_in_calls,
         walrus_in_a_walrus,

@@ -16,6 +16,7 @@ import pytest
 import tracegraph as tg
 from tests.derivatives import gradient, jacobian
 from tests.oracles import assert_near, raises
+from tracegraph.control_passes import ranges
 from tracegraph.control_passes.ranges import range_of, ranges_of
 from tracegraph.errors import (
     DTypeError,
@@ -1172,6 +1173,46 @@ def test_ranges_follow_loops_and_branches():
     total = sum(i // 2 for i in range(300))
     assert seen[:5] == [(0, total), (20100, 20100), (2, 7), None, None]
     assert seen[5].tolist() == [0, 1, 2]
+
+
+def test_a_loop_that_nothing_ends_is_not_followed(monkeypatch):
+    """The queue may grow faster than it is read, so that `head < tail` stays open in every step.
+    Following such a loop took half a minute."""
+    seen = []
+    add = ranges._Walk._add
+    monkeypatch.setattr(ranges._Walk, "_add", lambda *given: seen.append(given) or add(*given))
+
+    @tg.function
+    def f(x, n):
+        queue = growing(clear_after_read=False).write(0, x)
+        head, tail = 0, 1
+        while head < tail and tail < n:
+            y = queue.read(head)
+            head += 1
+            if y > 0.0:
+                queue = queue.write(tail, y - 1.0).write(tail + 1, y - 2.0)
+                tail += 2
+        return queue.stack()
+
+    f.get_concrete_function(f64(1.0), tg.constant(1))
+    assert 0 < len(seen) < 20_000
+
+
+def test_ranges_of_a_counter_that_meets_a_bound_late():
+    """The condition is open in each step from the first to the 200th, but each is nearer to it."""
+    seen = []
+
+    @tg.function
+    def f(x):
+        bound = tg.where(x > 0.0, 200, 0)
+        count = 0
+        while count < bound:
+            count += 1
+        seen.append(range_of(count))
+        return count
+
+    f.get_concrete_function(f64(1.0))
+    assert seen == [(0, 200)]
 
 
 def test_ranges_end_where_a_dtype_does():

@@ -1389,6 +1389,18 @@ def test_a_variable_created_on_every_call():
     ).check()
 
 
+def test_a_variable_that_nothing_keeps():
+    """The line is that which creates it, and not that of the function."""
+
+    @tg.function
+    def f(n):
+        for _ in tg.range(n):
+            v = tg.Variable(1.0)  # here
+        return v
+
+    signature_error(lambda: f(tg.constant(3)), CREATED, CREATE_FIX, where=f.python_function).check()
+
+
 def test_an_initial_value_from_an_argument():
     box = []
 

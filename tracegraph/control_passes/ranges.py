@@ -28,6 +28,8 @@ Range = tuple[int, int] | np.ndarray | None
 _MOST_NODES = 500_000
 #: The limit where only milliseconds may be spent.
 _FEW_NODES = 2_000
+#: A loop is not followed for longer while no comparison of its condition gets nearer to an outcome.
+_MOST_IDLE_STEPS = 32
 
 
 def range_of(x: Tensor) -> tuple[int, int] | None:
@@ -73,8 +75,10 @@ class _TooLong(Exception):
 class _Walk:
     def __init__(self, most_nodes: int = _MOST_NODES) -> None:
         self._left = most_nodes
-        #: How many comparisons had a definite outcome.
-        self._compared = 0
+        #: How often a comparison had a definite outcome, or was nearer to one than before.
+        self._progress = 0
+        #: How far comparisons of the innermost loop were from each outcome, at best.
+        self._margins: dict[Node, list[int]] = {}
         self._plans: dict[Graph, list[Node]] = {}
 
     def tensors(self, xs: Sequence[Tensor]) -> list[Range]:
@@ -116,9 +120,18 @@ class _Walk:
         inputs = [env[x] if x in env else _unknown(x.type) for x in node.inputs]
         for y, found in zip(node.outputs, self._op(node, inputs), strict=True):
             env[y] = _within(found, y.type)
-        first = env[node.outputs[0]] if isinstance(node.op, ops.Relation) else None
-        if isinstance(first, tuple) and first in _DECIDED:  # not the numbers of a vector
-            self._compared += 1
+        if isinstance(node.op, ops.Relation):
+            self._progress += self._is_progress(node, inputs, env[node.outputs[0]])
+
+    def _is_progress(self, node: Node, operands: Sequence[Range], found: Range) -> bool:
+        """Whether a comparison has an outcome, or is nearer to one than in earlier steps."""
+        one, other = operands
+        if not (isinstance(one, tuple) and isinstance(other, tuple)):
+            return isinstance(found, tuple) and found in _DECIDED  # not the numbers of a vector
+        margins = [one[1] - other[0], other[1] - one[0]]
+        least = self._margins.get(node)
+        self._margins[node] = margins if least is None else [*map(min, least, margins)]
+        return self._margins[node] != least or found in _DECIDED
 
     def _op(self, node: Node, inputs: list[Range]) -> Sequence[Range]:
         op = node.op
@@ -212,12 +225,21 @@ class _Walk:
         return states
 
     def _while(self, loop: _FollowedLoop, condition: Region) -> list[Range]:
+        around, self._margins = self._margins, {}
+        try:
+            return self._while_steps(loop, condition)
+        finally:
+            self._margins = around
+
+    def _while_steps(self, loop: _FollowedLoop, condition: Region) -> list[Range]:
         states = loop.start
         ends: list[Range] | None = None
-        compared = self._compared
+        idle = _MOST_IDLE_STEPS  # a first step without progress is the last
         while True:
+            before = self._progress
             (goes_on,) = self.graph(condition.graph, loop.given(condition, states))
-            if goes_on != (0, 0) and self._compared == compared:
+            idle = idle + 1 if self._progress == before else 0
+            if goes_on != (0, 0) and idle > _MOST_IDLE_STEPS:
                 raise _TooLong  # no counter ends it
             if goes_on != (1, 1):  # it may end here
                 ends = states if ends is None else [*map(_hull, zip(ends, states, strict=True))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 from types import CodeType
@@ -114,6 +115,7 @@ _CONTROL_FIX = (
     "use tg.where(condition, x, y), or decide outside the @tg.function; "
     "a Python `if` or `while` on a tensor is decided while tracing"
 )
+_PLAIN = "runs as plain Python, like properties and operators: let a method or function decide"
 _LIBRARY_FIX = (
     "use tg.where(condition, x, y), tg.boolean_mask, tg.sort or the like; `if` and `while` on "
     "tensors are converted here, but the `if` of a comprehension, `sorted` and so on are Python's"
@@ -166,9 +168,14 @@ def _runs_converted() -> bool:
 
 def _with_reason(fix: str) -> str:
     """Why code, or what called it, was not converted, and the fix where Python decides."""
-    for frame in takewhile(lambda x: not any(ask(x.f_code) for ask in is_converted), user_frames()):
-        for reason in filter(None, (why(frame.f_code) for why in why_not_converted)):
-            return f"{frame.f_code.co_name} runs as plain Python, because {reason}; or {fix}"
+    own = [x.f_code for x in user_frames()]
+    plain = [*takewhile(lambda x: not any(ask(x) for ask in is_converted), own)]
+    for code in plain:
+        for reason in filter(None, (why(code) for why in why_not_converted)):
+            return f"{code.co_name} runs as plain Python, because {reason}; or {fix}"
+    is_left = fix is _CONTROL_FIX and 0 < len(plain) < len(own) and not _runs_converted()
+    if is_left and any(x.opname.startswith("POP_JUMP") for x in dis.get_instructions(plain[0])):
+        return f"{plain[0].co_name} {_PLAIN}; or {fix}"
     return fix
 
 

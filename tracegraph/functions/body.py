@@ -93,8 +93,9 @@ class Body:
 
     def _trace_after_creation(self, trace: Trace, request: Request) -> ConcreteFunction:
         """The first call created Variables: traces again, now that they exist."""
-        if any(reference() is None for reference in trace.created):
-            refuse_creation(trace, self._signature.place)
+        for reference, source in trace.created:
+            if reference() is None:
+                refuse_creation(trace, source)
         self._may_create = False
         return self._trace(request, may_create=False)
 

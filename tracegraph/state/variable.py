@@ -208,7 +208,7 @@ class Variable(Slot, TensorMethods):
             self.place = MemoryPlace(self.place, _checked_kind(kind))
         store((self,), (_content(value) if is_left else device_buffer(value),))
         if trace is not None:
-            trace.created.append(weakref.ref(self))
+            trace.created.append((weakref.ref(self), here()))
         else:
             self.tell_assigned(value)
 

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
@@ -248,7 +249,8 @@ class Trace(Builder):
         self.region: Source | None = None
         #: Whether that is a step of a loop, or its condition.
         self.is_step = False
-        self.created: list[Any] = []
+        #: The Variables that were created, by weak references, and the lines that did so.
+        self.created: list[tuple[weakref.ref[Any], Source]] = []
         self.may_create = False
         #: Whether regions store what they assign, if one of them calls a Python function; not in a
         #: parallel loop, which assigns only the states of random generators.

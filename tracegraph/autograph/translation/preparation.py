@@ -438,21 +438,52 @@ def _assignments(node: ast.stmt, field: str) -> list[ast.stmt]:
 
 def _assigns_late(test: ast.expr) -> bool:
     """Whether a test assigns where its first operand leaves it open."""
-    late = test.values[1:] if isinstance(test, ast.BoolOp) else []
-    return any(isinstance(y, ast.NamedExpr) for x in late for y in walk(x))
+    return isinstance(test, ast.BoolOp) and any(map(_has_assignment, test.values[1:]))
+
+
+def _has_assignment(node: ast.expr) -> bool:
+    return any(isinstance(x, ast.NamedExpr) for x in walk(node))
+
+
+#: How many nodes of the syntax tree are copied at most to nest an `if`.
+_MOST_COPIED = 500
 
 
 def _one_by_one(node: ast.If) -> list[ast.stmt]:
     """An `if` whose operands of `and` or `or` are evaluated in statements of their own."""
     test = node.test
     assert isinstance(test, ast.BoolOp)
+    is_and = isinstance(test.op, ast.And)
+    if _is_copied(node.orelse if is_and else node.body):
+        return [_nested(node, test, is_and)]
     name = f"holds_{test.lineno}_{test.col_offset}"
     holds = ast.Name(name, ast.Load())
-    is_open = holds if isinstance(test.op, ast.And) else ast.UnaryOp(ast.Not(), holds)
+    is_open = holds if is_and else ast.UnaryOp(ast.Not(), holds)
     made: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], x) for x in test.values]
     made[1:] = [ast.If(copied(is_open), [x], []) for x in made[1:]]
     node.test = holds
     return [*(_located(x, test) for x in made), ast.fix_missing_locations(node)]
+
+
+def _is_copied(block: list[ast.stmt]) -> bool:
+    """Whether a block is short enough to stand in two places, also after what it nests itself."""
+    nodes = [y for x in block for y in walk(x)]
+    nested = [x for x in nodes if isinstance(x, ast.If) and _assigns_late(x.test)]
+    return len(nodes) << len(nested) <= _MOST_COPIED
+
+
+def _nested(node: ast.If, test: ast.BoolOp, is_and: bool) -> ast.If:
+    """The `if` as one in another one, so that a name which an operand assigns has a value wherever
+    this operand was evaluated."""
+    late = next(k for k, x in enumerate(test.values) if k and _has_assignment(x))
+    first, rest = _joined(test, test.values[:late]), _joined(test, test.values[late:])
+    inner: list[ast.stmt] = [ast.copy_location(ast.If(rest, node.body, node.orelse), node)]
+    body, orelse = (inner, copied(node.orelse)) if is_and else (copied(node.body), inner)
+    return ast.copy_location(ast.If(first, body, orelse), node)
+
+
+def _joined(test: ast.BoolOp, values: list[ast.expr]) -> ast.expr:
+    return values[0] if len(values) == 1 else ast.copy_location(ast.BoolOp(test.op, values), test)
 
 
 class _Extraction:
