@@ -166,6 +166,7 @@ class Huber(LossOfFunction):
     """
 
     function = functions.huber
+    delta: float
 
     def __init__(
         self,
@@ -197,6 +198,7 @@ class CosineSimilarity(LossOfFunction):
     """
 
     function = functions.cosine_similarity
+    axis: int
 
     def __init__(
         self,
@@ -272,6 +274,9 @@ class BinaryCrossentropy(LossOfFunction):
     """
 
     function = functions.binary_crossentropy
+    from_logits: bool
+    label_smoothing: float
+    axis: int
 
     def __init__(
         self,
@@ -294,6 +299,12 @@ class BinaryFocalCrossentropy(LossOfFunction):
     """
 
     function = functions.binary_focal_crossentropy
+    apply_class_balancing: bool
+    alpha: float
+    gamma: float
+    from_logits: bool
+    label_smoothing: float
+    axis: int
 
     def __init__(
         self,
@@ -321,6 +332,9 @@ class CategoricalCrossentropy(LossOfFunction):
     """
 
     function = functions.categorical_crossentropy
+    from_logits: bool
+    label_smoothing: float
+    axis: int
 
     def __init__(
         self,
@@ -344,6 +358,11 @@ class CategoricalFocalCrossentropy(LossOfFunction):
     """
 
     function = functions.categorical_focal_crossentropy
+    alpha: float
+    gamma: float
+    from_logits: bool
+    label_smoothing: float
+    axis: int
 
     def __init__(
         self,
@@ -369,6 +388,9 @@ class SparseCategoricalCrossentropy(LossOfFunction):
     """
 
     function = functions.sparse_categorical_crossentropy
+    from_logits: bool
+    ignore_class: int | None
+    axis: int
 
     def __init__(
         self,
