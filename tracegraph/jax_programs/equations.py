@@ -62,6 +62,12 @@ def converts(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+def converts_by(rules: Mapping[str, Rule]) -> None:
+    """Registers rules of one expression each."""
+    for name, rule in rules.items():
+        converts(name)(rule)
+
+
 class Equation(NamedTuple):
     """An equation, as passed to the rule of its primitive."""
 
