@@ -936,3 +936,11 @@ def values_now(variables: Mapping[str, Variable]) -> dict[str, Tensor]:
         contents = contents_of(variables.values())
     pairs = zip(variables.items(), contents, strict=True)
     return {key: variable.tensor_of(content) for (key, variable), content in pairs}
+
+
+#: What holds numbers of a known dtype.
+ARRAYS = (Tensor, Variable, np.ndarray, np.generic)
+
+
+def is_array(value: Any) -> bool:
+    return isinstance(value, ARRAYS)
