@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # Python has defaults of type variables from 3.13 on; checker
     #: The parameters of a method without `self`.
     Rest = ParamSpec("Rest")
 
-    class _Options(TypedDict, total=False):
+    class _FunctionOptions(TypedDict, total=False):
         experimental_implements: str
         experimental_autograph_options: object
         experimental_attributes: object
@@ -695,7 +695,7 @@ def function(
     autograph: bool = ...,
     jit_compile: bool | None = ...,
     reduce_retracing: bool = ...,
-    **options: Unpack[_Options],
+    **options: Unpack[_FunctionOptions],
 ) -> Function[Parameters, Result]: ...
 @overload
 def function(
@@ -704,7 +704,7 @@ def function(
     autograph: bool = ...,
     jit_compile: bool | None = ...,
     reduce_retracing: bool = ...,
-    **options: Unpack[_Options],
+    **options: Unpack[_FunctionOptions],
 ) -> Callable[[Callable[Parameters, Result]], Function[Parameters, Result]]: ...
 def function(
     func: Callable[..., Any] | None = None,
