@@ -20,10 +20,6 @@ from tracegraph.ops.layout import layout_text
 from tracegraph.views.device_costs import DeviceCosts, DividedValue, collectives_in
 
 
-def _stablehlo(program: Program) -> str:
-    return program.lowered().as_text(dialect="stablehlo", debug_info=True)
-
-
 def text_of_key(program: Program) -> str:
     """The text that identifies programs on disk: it has no user lines."""
     return disk.program_text(program.lowered())
@@ -41,10 +37,6 @@ def _stablehlo_bytes(program: Program) -> bytes:
 
 def _hlo(program: Program) -> str:
     return program.lowered().as_text(dialect="hlo", debug_info=True)
-
-
-def _hlo_no_metadata(program: Program) -> str:
-    return program.lowered().as_text(dialect="hlo")
 
 
 def _optimized(program: Program) -> str:
@@ -101,10 +93,10 @@ def _share(x: Tensor, name: str, role: str, sharding: Any) -> DividedValue:
 
 
 _STAGES: dict[str, Callable[[Program], Any]] = {
-    "stablehlo": _stablehlo,
+    "stablehlo": lambda program: program.lowered().as_text(dialect="stablehlo", debug_info=True),
     "stablehlo_serialized": _stablehlo_bytes,
     "hlo": _hlo,
-    "hlo_no_metadata": _hlo_no_metadata,
+    "hlo_no_metadata": lambda program: program.lowered().as_text(dialect="hlo"),
     "hlo_serialized": _bytes(_hlo),
     "optimized_hlo": _optimized,
     "optimized_hlo_serialized": _bytes(_optimized),

@@ -7,6 +7,7 @@ none does, the mutant survives, and the table has a hole.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import textwrap
 import time
@@ -391,14 +392,16 @@ def _forget() -> None:
 def edited(rule: Any, mutant: Mutant, owner: type | None) -> Any:
     """The function with its source changed, compiled where it stood."""
     function = inspect.unwrap(rule)
-    lines = textwrap.dedent(inspect.getsource(function)).splitlines()
-    start = next(k for k, line in enumerate(lines) if line.startswith("def "))
-    source = "\n".join(lines[start:])
+    source = textwrap.dedent(inspect.getsource(function))
+    if function.__name__ == "<lambda>":  # a row of a table
+        name, source = "rule", f"rule = {source.partition(': ')[2].rstrip().rstrip(',')}"
+    else:
+        name, source = function.__name__, source[re.search("^def ", source, re.M).start() :]
     assert mutant.old in source, f"{mutant}: the source has changed:\n{source}"
     source = source.replace(mutant.old, mutant.new)
     # `super()` needs the class as a variable of an enclosing function.
     outer = "def make(__class__):\n" + textwrap.indent(source, "    ")
-    outer += f"\n    return {function.__name__}\n"
+    outer += f"\n    return {name}\n"
     scope = dict(function.__globals__)
     exec(outer, scope)
     return scope["make"](owner)

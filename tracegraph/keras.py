@@ -10,6 +10,7 @@ TensorShape([1, 2])
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from tracegraph import (
     activations as activations,
@@ -23,7 +24,7 @@ from tracegraph import (
     regularizers as regularizers,
     utils as utils,
 )
-from tracegraph.api.absent import publish
+from tracegraph.api.absent import names_of, publish
 from tracegraph.eager.devices import device as device
 from tracegraph.initializers import Initializer as Initializer
 from tracegraph.layers import Input as Input, Layer as Layer, Sequential as Sequential
@@ -34,33 +35,16 @@ from tracegraph.regularizers import Regularizer as Regularizer
 from tracegraph.state.variable import Variable as Variable
 from tracegraph.tracing.name_scopes import name_scope as name_scope
 
-__all__ = [
-    "Initializer",
-    "Input",
-    "Layer",
-    "Loss",
-    "Metric",
-    "Optimizer",
-    "Regularizer",
-    "Sequential",
-    "Variable",
-    "activations",
-    "constraints",
-    "device",
-    "initializers",
-    "layers",
-    "losses",
-    "metrics",
-    "name_scope",
-    "optimizers",
-    "random",
-    "regularizers",
-    "utils",
-]
+_MODULES = (
+    *("activations", "constraints", "initializers", "layers", "losses", "metrics"),
+    *("optimizers", "random", "regularizers", "utils"),
+)
+
+if not TYPE_CHECKING:  # to a type checker, names imported as themselves are public
+    __all__ = names_of(globals(), *_MODULES)
 
 # Makes `from tracegraph.keras.layers import Dense` find the module itself, not a copy.
-for _name in __all__:
-    if f"tracegraph.{_name}" in sys.modules:
-        sys.modules[f"{__name__}.{_name}"] = sys.modules[f"tracegraph.{_name}"]
+for _name in _MODULES:
+    sys.modules[f"{__name__}.{_name}"] = sys.modules[f"tracegraph.{_name}"]
 
 publish(__name__)

@@ -189,14 +189,6 @@ def _call(op: Call, *xs: Any) -> Any:
     return differentiable(op.body)(*xs)
 
 
-def _recomputed(op: Call, *xs: Any) -> Any:
-    return jax.checkpoint(_function(op.body))(*xs)
-
-
-def _stop_gradient(op: StopGradient, x: Any) -> Any:
-    return jax.lax.stop_gradient(x)
-
-
 def _print(op: HostCall, token: Any, *xs: Any) -> Any:
     """Prints whenever JAX runs the program; JAX promises no order."""
     function = host_function(op, here())
@@ -244,8 +236,8 @@ def _as_product(rule: Rule) -> Rule:
 _SPECIAL: dict[type[Op], Rule] = {
     Call: _call,
     CustomCall: _call,
-    RecomputedCall: _recomputed,
-    StopGradient: _stop_gradient,
+    RecomputedCall: lambda op, *xs: jax.checkpoint(_function(op.body))(*xs),
+    StopGradient: lambda op, x: jax.lax.stop_gradient(x),
     HostCall: _print,
     ScatterUpdate: _scatter_update,
 }

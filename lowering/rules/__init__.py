@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tracegraph.ir.op import Op
@@ -21,3 +21,9 @@ def lowers(*ops: type[Op]) -> Callable[[Rule], Rule]:
         return rule
 
     return register
+
+
+def lowers_by(rules: Mapping[type[Op], Rule]) -> None:
+    """Registers rules of one expression each."""
+    for op, rule in rules.items():
+        lowers(op)(rule)

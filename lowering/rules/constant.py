@@ -8,18 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
-from lowering.rules import lowers
+from lowering.rules import lowers, lowers_by
 from tracegraph.ops import constant as ops
-
-
-@lowers(ops.Constant)
-def _constant(op: ops.Constant) -> Any:
-    return jnp.asarray(op.value)
-
-
-@lowers(ops.DimSize)
-def _dim_size(op: ops.DimSize) -> Any:
-    return jnp.asarray(sizes.size(op.size), jnp.int32)
 
 
 @lowers(ops.Sizes)
@@ -30,6 +20,10 @@ def _sizes(op: ops.Sizes) -> Any:
     return jnp.stack([jnp.asarray(size, jnp.int32) for size in shape])
 
 
-@lowers(ops.Iota)
-def _iota(op: ops.Iota) -> Any:
-    return lax.iota(op.dtype.numpy_dtype, sizes.size(op.size))
+lowers_by(
+    {
+        ops.Constant: lambda op: jnp.asarray(op.value),
+        ops.DimSize: lambda op: jnp.asarray(sizes.size(op.size), jnp.int32),
+        ops.Iota: lambda op: lax.iota(op.dtype.numpy_dtype, sizes.size(op.size)),
+    }
+)

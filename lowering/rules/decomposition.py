@@ -7,17 +7,12 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from lowering.rules import lowers
+from lowering.rules import lowers, lowers_by
 from tracegraph.ops import decomposition as ops
 
 
 def _transposed(a: Any) -> Any:
     return jnp.swapaxes(a, -1, -2)
-
-
-@lowers(ops.Qr)
-def _qr(op: ops.Qr, a: Any) -> Any:
-    return tuple(lax.linalg.qr(a, full_matrices=op.full_matrices))
 
 
 @lowers(ops.Lu)
@@ -32,20 +27,10 @@ def _svd(op: ops.Svd, a: Any) -> Any:
     return s, u, jnp.conj(_transposed(vh))
 
 
-@lowers(ops.SingularValues)
-def _singular_values(op: ops.SingularValues, a: Any) -> Any:
-    return lax.linalg.svd(a, full_matrices=False, compute_uv=False)
-
-
 @lowers(ops.Eigh)
 def _eigh(op: ops.Eigh, a: Any) -> Any:
     v, w = lax.linalg.eigh(a)
     return w, v
-
-
-@lowers(ops.Eigvalsh)
-def _eigvalsh(op: ops.Eigvalsh, a: Any) -> Any:
-    return jnp.linalg.eigvalsh(a, symmetrize_input=True)
 
 
 @lowers(ops.Eig)
@@ -54,6 +39,11 @@ def _eig(op: ops.Eig, a: Any) -> Any:
     return tuple(lax.linalg.eig(a, compute_left_eigenvectors=False, enable_eigvec_derivs=True))
 
 
-@lowers(ops.Pinv)
-def _pinv(op: ops.Pinv, a: Any, cutoff: Any) -> Any:
-    return jnp.linalg.pinv(a, rtol=lax.stop_gradient(cutoff))
+lowers_by(
+    {
+        ops.Qr: lambda op, a: tuple(lax.linalg.qr(a, full_matrices=op.full_matrices)),
+        ops.SingularValues: lambda op, a: lax.linalg.svd(a, full_matrices=False, compute_uv=False),
+        ops.Eigvalsh: lambda op, a: jnp.linalg.eigvalsh(a, symmetrize_input=True),
+        ops.Pinv: lambda op, a, cutoff: jnp.linalg.pinv(a, rtol=lax.stop_gradient(cutoff)),
+    }
+)

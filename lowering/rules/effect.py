@@ -9,25 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 
-from lowering.rules import lowers
+from lowering.rules import lowers, lowers_by
 from tracegraph.core.source import here
 from tracegraph.core.types import TOKEN, TensorType, as_dtype
 from tracegraph.ops import effect as ops
-
-
-@lowers(ops.Read)
-def _read(op: ops.Read, value: Any, handle: Any) -> Any:
-    return value
-
-
-@lowers(ops.Check)
-def _check(op: ops.Check, condition: Any, *operands: Any) -> Any:
-    return condition
-
-
-@lowers(ops.FirstToken)
-def _first_token(op: ops.FirstToken) -> Any:
-    return np.zeros((), np.bool_)
 
 
 @lowers(ops.HostCall)
@@ -49,11 +34,12 @@ def _host_call(op: ops.HostCall, token: Any, *xs: Any) -> Any:
     return tuple(io_callback(call, results, token, *xs, ordered=False))
 
 
-@lowers(ops.Store)
-def _store(op: ops.Store, token: Any, handle: Any, value: Any) -> Any:
-    return token
-
-
-@lowers(ops.Load)
-def _load(op: ops.Load, token: Any, handle: Any) -> Any:
-    return handle
+lowers_by(
+    {
+        ops.Read: lambda op, value, handle: value,
+        ops.Check: lambda op, condition, *operands: condition,
+        ops.FirstToken: lambda op: np.zeros((), np.bool_),
+        ops.Store: lambda op, token, handle, value: token,
+        ops.Load: lambda op, token, handle: handle,
+    }
+)

@@ -14,7 +14,7 @@ from jax.scipy import special
 
 from lowering.device import x64
 from lowering.forms import by_device
-from lowering.rules import angles, lowers
+from lowering.rules import angles, lowers, lowers_by
 from lowering.rules.special import log_gamma, polygamma
 from tracegraph.ops import elementwise as ops
 
@@ -112,26 +112,11 @@ for _op, _function in _FUNCTIONS.items():
     lowers(_op)(_plain(_function))
 
 
-@lowers(ops.MulNoNan)
-def _mul_no_nan(op: ops.MulNoNan, x: Any, y: Any) -> Any:
-    return lax.select(_is_not_zero(y), lax.mul(x, y), y)
-
-
-@lowers(ops.SteepDiv)
-def _steep_div(op: ops.SteepDiv, x: Any, y: Any) -> Any:
-    return _steep_quotient(x, y)
-
-
 def _is_not_zero(x: Any) -> Any:
     """By one operation, without zeros of its own to compare with."""
     if jnp.iscomplexobj(x):
         return lax.ne(x, lax.full_like(x, 0))
     return lax.convert_element_type(x, bool)
-
-
-@lowers(ops.Div)
-def _div(op: ops.Div, x: Any, y: Any) -> Any:
-    return quotient(x, y)
 
 
 def quotient(x: Any, y: Any) -> Any:
@@ -222,36 +207,11 @@ def _power_of_integers(x: Any, y: Any) -> Any:
     return lax.while_loop(lambda values: jnp.any(values[2] != 0), step, start)[0]
 
 
-@lowers(ops.Abs)
-def _abs(op: ops.Abs, x: Any) -> Any:
-    return x if jnp.issubdtype(x.dtype, jnp.unsignedinteger) else lax.abs(x)
-
-
 @lowers(ops.IntegerPow)
 def _integer_pow(op: ops.IntegerPow, x: Any) -> Any:
     if op.exponent < 0 and not jnp.iscomplexobj(x):
         return quotient(lax.full_like(x, 1), lax.integer_pow(x, -op.exponent))
     return lax.integer_pow(x, op.exponent)
-
-
-@lowers(ops.Polygamma)
-def _polygamma(op: ops.Polygamma, x: Any) -> Any:
-    return polygamma(op.order, x)
-
-
-@lowers(ops.Round)
-def _round(op: ops.Round, x: Any) -> Any:
-    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
-
-
-@lowers(ops.ShiftRight)
-def _shift_right(op: ops.ShiftRight, x: Any, y: Any) -> Any:
-    return jnp.right_shift(x, y)
-
-
-@lowers(ops.Bitcast)
-def _bitcast(op: ops.Bitcast, x: Any) -> Any:
-    return lax.bitcast_convert_type(x, op.dtype.numpy_dtype)
 
 
 @lowers(ops.Cast)
@@ -261,3 +221,17 @@ def _cast(op: ops.Cast, x: Any) -> Any:
             return lax.ne(x, jnp.zeros_like(x))
         x = x if op.dtype.is_complex else lax.real(x)
     return lax.convert_element_type(x, op.dtype.numpy_dtype)
+
+
+lowers_by(
+    {
+        ops.MulNoNan: lambda op, x, y: lax.select(_is_not_zero(y), lax.mul(x, y), y),
+        ops.SteepDiv: lambda op, x, y: _steep_quotient(x, y),
+        ops.Div: lambda op, x, y: quotient(x, y),
+        ops.Abs: lambda op, x: x if jnp.issubdtype(x.dtype, jnp.unsignedinteger) else lax.abs(x),
+        ops.Polygamma: lambda op, x: polygamma(op.order, x),
+        ops.Round: lambda op, x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
+        ops.ShiftRight: lambda op, x, y: jnp.right_shift(x, y),
+        ops.Bitcast: lambda op, x: lax.bitcast_convert_type(x, op.dtype.numpy_dtype),
+    }
+)

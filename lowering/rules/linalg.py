@@ -9,7 +9,7 @@ from jax import lax
 from jax.scipy.linalg import lu_factor, lu_solve
 
 from lowering import sizes
-from lowering.rules import lowers
+from lowering.rules import lowers, lowers_by
 from tracegraph.ops import linalg as ops
 
 
@@ -43,11 +43,6 @@ def _tridiagonal_solve(
     return lax.linalg.tridiagonal_solve(
         lower, middle, upper, b, perturb_singular=op.perturb_singular
     )
-
-
-@lowers(ops.Det)
-def _det(op: ops.Det, a: Any) -> Any:
-    return jnp.linalg.det(a)
 
 
 @lowers(ops.Cofactor)
@@ -132,11 +127,10 @@ def _products_without_two(s: Any) -> Any:
     return jnp.concatenate([upper, lower], axis=-2)
 
 
-@lowers(ops.Slogdet)
-def _slogdet(op: ops.Slogdet, a: Any) -> Any:
-    return tuple(jnp.linalg.slogdet(a))
-
-
-@lowers(ops.Cholesky)
-def _cholesky(op: ops.Cholesky, a: Any) -> Any:
-    return lax.linalg.cholesky(a, symmetrize_input=True)
+lowers_by(
+    {
+        ops.Det: lambda op, a: jnp.linalg.det(a),
+        ops.Slogdet: lambda op, a: tuple(jnp.linalg.slogdet(a)),
+        ops.Cholesky: lambda op, a: lax.linalg.cholesky(a, symmetrize_input=True),
+    }
+)

@@ -12,7 +12,7 @@ from jax import lax
 from lowering import sizes
 from lowering.distribution.layout import mesh_of, whole
 from lowering.forms import by_device
-from lowering.rules import lowers
+from lowering.rules import lowers, lowers_by
 from lowering.rules.accumulate import in_float32
 from lowering.rules.compared import compared
 from tracegraph.ops import reduce as ops
@@ -20,16 +20,6 @@ from tracegraph.ops import reduce as ops
 
 def _axes(op: ops.Reduction | ops.IsExtreme, x: Any) -> tuple[int, ...]:
     return tuple(range(x.ndim)) if op.axes is None else op.axes
-
-
-@lowers(ops.Max)
-def _max(op: ops.Max, x: Any) -> Any:
-    return lax.reduce_max(x, _axes(op, x))
-
-
-@lowers(ops.Min)
-def _min(op: ops.Min, x: Any) -> Any:
-    return lax.reduce_min(x, _axes(op, x))
 
 
 @lowers(ops.IsExtreme)
@@ -41,31 +31,6 @@ def _is_extreme(op: ops.IsExtreme, x: Any) -> Any:
         return found, lax.reduce_or(found, axes)
 
     return compared(compare, x)
-
-
-@lowers(ops.Prod)
-def _prod(op: ops.Prod, x: Any) -> Any:
-    return in_float32(lambda x: jnp.prod(x, axis=op.axes, dtype=x.dtype), x)
-
-
-@lowers(ops.All)
-def _all(op: ops.All, x: Any) -> Any:
-    return lax.reduce_and(x, _axes(op, x))
-
-
-@lowers(ops.Any)
-def _any(op: ops.Any, x: Any) -> Any:
-    return lax.reduce_or(x, _axes(op, x))
-
-
-@lowers(ops.ArgMax)
-def _arg_max(op: ops.ArgMax, x: Any) -> Any:
-    return _first(op, x, lax.reduce_max)
-
-
-@lowers(ops.ArgMin)
-def _arg_min(op: ops.ArgMin, x: Any) -> Any:
-    return _first(op, x, lax.reduce_min)
 
 
 def _first(op: ops.ArgExtreme, x: Any, extreme: Callable[..., Any]) -> Any:
@@ -86,22 +51,18 @@ def _first(op: ops.ArgExtreme, x: Any, extreme: Callable[..., Any]) -> Any:
     return compared(compare, x).astype(op.dtype.numpy_dtype)
 
 
-@lowers(ops.CumSum)
-def _cum_sum(op: ops.CumSum, x: Any) -> Any:
-    tree = partial(lax.cumsum, axis=op.axis, reverse=op.reverse)
-    return _running(op, tree, lax.add, 0, x)
+#: For each running combination JAX's function, that of two numbers, and what changes none.
+_RUNNING: dict[type[ops.Cumulative], tuple[Callable[..., Any], Callable[..., Any], float]] = {
+    ops.CumSum: (lax.cumsum, lax.add, 0),
+    ops.CumProd: (lax.cumprod, lax.mul, 1),
+    ops.CumLogsumexp: (lax.cumlogsumexp, jnp.logaddexp, -jnp.inf),
+}
 
 
-@lowers(ops.CumProd)
-def _cum_prod(op: ops.CumProd, x: Any) -> Any:
-    tree = partial(lax.cumprod, axis=op.axis, reverse=op.reverse)
-    return _running(op, tree, lax.mul, 1, x)
-
-
-@lowers(ops.CumLogsumexp)
-def _cum_logsumexp(op: ops.CumLogsumexp, x: Any) -> Any:
-    tree = partial(lax.cumlogsumexp, axis=op.axis, reverse=op.reverse)
-    return _running(op, tree, jnp.logaddexp, -jnp.inf, x)
+@lowers(*_RUNNING)
+def _cumulative(op: ops.Cumulative, x: Any) -> Any:
+    tree, combine, neutral = _RUNNING[type(op)]
+    return _running(op, partial(tree, axis=op.axis, reverse=op.reverse), combine, neutral, x)
 
 
 @lowers(ops.Recurrence)
@@ -149,3 +110,16 @@ def _running(
     if sizes.is_open(size) or size < LONG_ROW * steps or steps < 2:
         return in_float32(tree, *xs)
     return in_float32(partial(by_device, cpu=rows, default=tree), *xs)
+
+
+lowers_by(
+    {
+        ops.Max: lambda op, x: lax.reduce_max(x, _axes(op, x)),
+        ops.Min: lambda op, x: lax.reduce_min(x, _axes(op, x)),
+        ops.Prod: lambda op, x: in_float32(lambda x: jnp.prod(x, axis=op.axes, dtype=x.dtype), x),
+        ops.All: lambda op, x: lax.reduce_and(x, _axes(op, x)),
+        ops.Any: lambda op, x: lax.reduce_or(x, _axes(op, x)),
+        ops.ArgMax: lambda op, x: _first(op, x, lax.reduce_max),
+        ops.ArgMin: lambda op, x: _first(op, x, lax.reduce_min),
+    }
+)

@@ -10,13 +10,8 @@ from jax import lax
 
 from lowering import sizes
 from lowering.distribution.layout import mesh_of, whole
-from lowering.rules import lowers
+from lowering.rules import lowers, lowers_by
 from tracegraph.ops import shape as ops
-
-
-@lowers(ops.Reshape)
-def _reshape(op: ops.Reshape, x: Any) -> Any:
-    return lax.reshape(x, sizes.shape(op.shape))
 
 
 @lowers(ops.EnsureShape)
@@ -29,11 +24,6 @@ def _ensure_shape(op: ops.EnsureShape, x: Any) -> Any:
         if not sizes.differ(left, right):
             raise ValueError(f"the sizes {left} and {right} are taken to differ, and may be equal")
     return x
-
-
-@lowers(ops.Transpose)
-def _transpose(op: ops.Transpose, x: Any) -> Any:
-    return lax.transpose(x, op.perm)
 
 
 @lowers(ops.Slice)
@@ -82,11 +72,11 @@ def _may_cut(size: Any) -> bool:
     return sizes.is_open(size) or size < 0
 
 
-@lowers(ops.Concatenate)
-def _concatenate(op: ops.Concatenate, *xs: Any) -> Any:
-    return lax.concatenate(xs, op.axis)
-
-
-@lowers(ops.Reverse)
-def _reverse(op: ops.Reverse, x: Any) -> Any:
-    return lax.rev(x, op.axes)
+lowers_by(
+    {
+        ops.Reshape: lambda op, x: lax.reshape(x, sizes.shape(op.shape)),
+        ops.Transpose: lambda op, x: lax.transpose(x, op.perm),
+        ops.Concatenate: lambda op, *xs: lax.concatenate(xs, op.axis),
+        ops.Reverse: lambda op, x: lax.rev(x, op.axes),
+    }
+)

@@ -372,6 +372,21 @@ def _plain(name: str) -> str:
     return name.replace("_", "").lower()
 
 
+#: What public modules import for themselves.
+_TOOLS = frozenset(["TYPE_CHECKING", "Any", "annotations", "names_of", "publish"])
+
+
+def names_of(module: dict[str, Any], *modules: str) -> list[str]:
+    """The public names of a module that gathers those of others, from its `globals()`; of the
+    modules among them only `modules`."""
+    return [
+        name
+        for name, value in module.items()
+        if not (name.startswith("_") or name in _TOOLS)
+        and (name in modules or not isinstance(value, ModuleType))
+    ]
+
+
 def publish(*names: str) -> None:
     """Makes modules public: each lists its own names, and raises errors as the public API does. A
     module in `LATER` ends with this call, since programs may also import it without `tg`, as in

@@ -44,7 +44,7 @@ from tracegraph.state.variable import Variable
 from tracegraph.typing import Leaf, Nest, Positional, Structure, TensorLike
 
 if TYPE_CHECKING:
-    from typing import ParamSpec, Protocol, TypeAlias, TypeVar
+    from typing import ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 
     Element = TypeVar("Element")
     #: An axis, or None; one for all arguments, or one for each.
@@ -65,6 +65,13 @@ if TYPE_CHECKING:
     One: TypeAlias = Callable[Concatenate[Tensor, Rest], Output]
     Two: TypeAlias = Callable[[Tensor, Tensor], Output]
     Three: TypeAlias = Callable[[Tensor, Tensor, Tensor], Output]
+
+    class _DenseOptions(TypedDict, total=False):
+        """Those of a Jacobian that is a tensor."""
+
+        mode: str | None
+        chunk_size: int | None
+        sparse: Literal[False]
 
 # Loops.
 
@@ -428,51 +435,27 @@ def grad(
 
 @overload
 def jacobian(
-    fn: Three[Tensor],
-    argnums: int = ...,
-    mode: str | None = ...,
-    chunk_size: int | None = ...,
-    sparse: Literal[False] = ...,
+    fn: Three[Tensor], argnums: int = ..., **options: Unpack[_DenseOptions]
 ) -> OfTensor[..., Tensor]: ...
 @overload
 def jacobian(
-    fn: Two[Tensor],
-    argnums: int = ...,
-    mode: str | None = ...,
-    chunk_size: int | None = ...,
-    sparse: Literal[False] = ...,
+    fn: Two[Tensor], argnums: int = ..., **options: Unpack[_DenseOptions]
 ) -> OfTensor[..., Tensor]: ...
 @overload
 def jacobian(
-    fn: Three[Tensor],
-    argnums: Sequence[int],
-    mode: str | None = ...,
-    chunk_size: int | None = ...,
-    sparse: Literal[False] = ...,
+    fn: Three[Tensor], argnums: Sequence[int], **options: Unpack[_DenseOptions]
 ) -> OfTensor[..., tuple[Tensor, ...]]: ...
 @overload
 def jacobian(
-    fn: Two[Tensor],
-    argnums: Sequence[int],
-    mode: str | None = ...,
-    chunk_size: int | None = ...,
-    sparse: Literal[False] = ...,
+    fn: Two[Tensor], argnums: Sequence[int], **options: Unpack[_DenseOptions]
 ) -> OfTensor[..., tuple[Tensor, ...]]: ...
 @overload
 def jacobian(
-    fn: One[Rest, Tensor],
-    argnums: Literal[0] = ...,
-    mode: str | None = ...,
-    chunk_size: int | None = ...,
-    sparse: Literal[False] = ...,
+    fn: One[Rest, Tensor], argnums: Literal[0] = ..., **options: Unpack[_DenseOptions]
 ) -> OfTensor[Rest, Tensor]: ...
 @overload
 def jacobian(
-    fn: Callable[[Tensor], Tensor],
-    argnums: Literal[0] = ...,
-    mode: str | None = ...,
-    chunk_size: int | None = ...,
-    sparse: Literal[False] = ...,
+    fn: Callable[[Tensor], Tensor], argnums: Literal[0] = ..., **options: Unpack[_DenseOptions]
 ) -> OfTensor[[], Tensor]: ...
 @overload
 def jacobian(
@@ -526,51 +509,27 @@ def jacobian(
 
 @overload
 def hessian(
-    fn: Three[Tensor],
-    argnums: int = ...,
-    mode: str | None = ...,
-    chunk_size: int | None = ...,
-    sparse: Literal[False] = ...,
+    fn: Three[Tensor], argnums: int = ..., **options: Unpack[_DenseOptions]
 ) -> OfTensor[..., Tensor]: ...
 @overload
 def hessian(
-    fn: Two[Tensor],
-    argnums: int = ...,
-    mode: str | None = ...,
-    chunk_size: int | None = ...,
-    sparse: Literal[False] = ...,
+    fn: Two[Tensor], argnums: int = ..., **options: Unpack[_DenseOptions]
 ) -> OfTensor[..., Tensor]: ...
 @overload
 def hessian(
-    fn: Three[Tensor],
-    argnums: Sequence[int],
-    mode: str | None = ...,
-    chunk_size: int | None = ...,
-    sparse: Literal[False] = ...,
+    fn: Three[Tensor], argnums: Sequence[int], **options: Unpack[_DenseOptions]
 ) -> OfTensor[..., tuple[tuple[Tensor, ...], ...]]: ...
 @overload
 def hessian(
-    fn: Two[Tensor],
-    argnums: Sequence[int],
-    mode: str | None = ...,
-    chunk_size: int | None = ...,
-    sparse: Literal[False] = ...,
+    fn: Two[Tensor], argnums: Sequence[int], **options: Unpack[_DenseOptions]
 ) -> OfTensor[..., tuple[tuple[Tensor, ...], ...]]: ...
 @overload
 def hessian(
-    fn: One[Rest, Tensor],
-    argnums: Literal[0] = ...,
-    mode: str | None = ...,
-    chunk_size: int | None = ...,
-    sparse: Literal[False] = ...,
+    fn: One[Rest, Tensor], argnums: Literal[0] = ..., **options: Unpack[_DenseOptions]
 ) -> OfTensor[Rest, Tensor]: ...
 @overload
 def hessian(
-    fn: Callable[[Tensor], Tensor],
-    argnums: Literal[0] = ...,
-    mode: str | None = ...,
-    chunk_size: int | None = ...,
-    sparse: Literal[False] = ...,
+    fn: Callable[[Tensor], Tensor], argnums: Literal[0] = ..., **options: Unpack[_DenseOptions]
 ) -> OfTensor[[], Tensor]: ...
 @overload
 def hessian(

@@ -25,7 +25,7 @@ from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.effect import HostCall
-from tracegraph.state.variable import Variable
+from tracegraph.state.variable import is_array
 from tracegraph.tracing.trace import Trace, current_trace
 
 if TYPE_CHECKING:
@@ -219,8 +219,7 @@ class ArrayFunction(HostFunction):
                 source=self._source,
                 fix="return tensors, arrays or numbers, and keep strings in Python",
             )
-        is_typed = isinstance(leaf, (Tensor, Variable, np.ndarray, np.generic))
-        tensor = as_tensor(leaf) if is_typed else as_tensor(leaf, spec.dtype)
+        tensor = as_tensor(leaf) if is_array(leaf) else as_tensor(leaf, spec.dtype)
         if tensor.dtype is not spec.dtype:
             fail(
                 DTypeError,

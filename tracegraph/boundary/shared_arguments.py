@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -31,14 +31,19 @@ def shared_arguments(shared_type: type, defaults: Mapping[str, Any]) -> Callable
         ]
         first = [parameter for parameter in own if parameter.kind is kind]
         last = [parameter.replace(kind=kind) for parameter in own if parameter.kind is not kind]
-        signature = inspect.Signature([*first, *shared, *last, end])
-
-        @functools.wraps(init)
-        def __init__(*args: Any, **kwargs: Any) -> None:
-            init(**signature.bind(*args, **kwargs).arguments)
-
-        found: Any = __init__
-        found.__signature__ = signature
-        return found
+        return with_parameters(init, [*first, *shared, *last, end])
 
     return takes_shared
+
+
+def with_parameters(init: Init, parameters: Sequence[inspect.Parameter]) -> Init:
+    """An `__init__` that users see with these parameters. It gets the arguments by name."""
+    signature = inspect.Signature(parameters)
+
+    @functools.wraps(init)
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        init(**signature.bind(*args, **kwargs).arguments)
+
+    found: Any = __init__
+    found.__signature__ = signature
+    return found

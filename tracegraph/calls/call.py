@@ -382,13 +382,9 @@ def _may_read_off_path(graph: Graph) -> bool:
         node.op.chosen_gradient
         or is_registered(node.op)
         or node.op.regions
-        or _differentiable_count(node.outputs) > 1
+        or sum(x.type.dtype.is_differentiable for x in node.outputs) > 1
         for node in graph.all_nodes()
     )
-
-
-def _differentiable_count(values: Sequence[Tensor]) -> int:
-    return sum(x.type.dtype.is_differentiable for x in values)
 
 
 def _residuals(body: Graph, outputs: Sequence[Tensor]) -> list[Tensor]:

@@ -831,7 +831,7 @@ def _accumulated(
                 fix="give an initializer",
             )
         at = length - 1 if is_reverse else 0
-        ends = [_one_row(x, at) for x in rows]
+        ends = [Gather(0, 0)(x, as_tensor(at, int32)) for x in rows]
         rest = (0, length - 1) if is_reverse else (1, length)
         rows = [_some_rows(x, *rest) for x in rows]
         length = length - 1
@@ -1109,10 +1109,6 @@ def _rows(name: str, elems: Any) -> tuple[list[Tensor], nest.Structure, Size]:
             )
         length = size if length is None else length
     return rows, structure, length
-
-
-def _one_row(x: Tensor, place: Any) -> Tensor:
-    return Gather(0, 0)(x, as_tensor(place, int32))
 
 
 def _some_rows(x: Tensor, start: Any, end: Any) -> Tensor:

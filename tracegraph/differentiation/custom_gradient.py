@@ -8,8 +8,6 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-import numpy as np
-
 from tracegraph import nest
 from tracegraph.autograph.scope import as_traced
 from tracegraph.boundary.tracebacks import api_boundary
@@ -44,7 +42,7 @@ from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.signatures.signature import Signature, parameters_of
-from tracegraph.state.variable import Variable
+from tracegraph.state.variable import ARRAYS, Variable, is_array
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import CallTrace, Trace, Traced, restored
 
@@ -295,7 +293,7 @@ class _Arguments:
         # function.
         args, self._kwargs = signature.bind_given(args, kwargs)
         self._leaves, self._structure = nest.flatten_structure((args, {}))
-        self._places = [i for i, x in enumerate(self._leaves) if isinstance(x, _ARRAYS)]
+        self._places = [i for i, x in enumerate(self._leaves) if is_array(x)]
         names = signature.leaf_names(self._structure)
         #: The tensors passed only by name, in the order of the signature.
         ordered = dict.fromkeys((*signature.parameters.parameters, *self._kwargs))
@@ -309,7 +307,7 @@ class _Arguments:
         #: The number of arguments as a backward function may count them, numbers and arrays only or
         #: all of them; and the positions of the tensors among those.
         self._counts = {
-            len(leaves): [i for i, x in enumerate(leaves) if isinstance(x, _ARRAYS)]
+            len(leaves): [i for i, x in enumerate(leaves) if is_array(x)]
             for leaves in (everything, numbers)
         }
         self.count = len(numbers) + len(last)
@@ -336,13 +334,12 @@ class _Arguments:
         return function(*args, **{**self._kwargs, **by_name})
 
 
-_ARRAYS = (Tensor, Variable, np.ndarray, np.generic)
 _NUMBERS = (bool, int, float, complex)
 
 
 def _is_counted(leaf: Any) -> bool:
     """Whether a leaf of the arguments has a gradient, even if it is None."""
-    return isinstance(leaf, (*_ARRAYS, *_NUMBERS))
+    return isinstance(leaf, (*ARRAYS, *_NUMBERS))
 
 
 class _Effects:

@@ -59,7 +59,7 @@ class Body:
         return restored(lambda: self._traced(request, may_create))
 
     def _traced(self, request: Request, may_create: bool) -> ConcreteFunction:
-        trace = Trace(_graph_name(self._name))
+        trace = Trace("lambda_" if self._name == "<lambda>" else self._name)
         trace.may_create = may_create
         trace.checks_bounds = self._check_bounds
         trace.converts = self._converts
@@ -186,7 +186,3 @@ def _difference(before: Any, after: Any) -> str | None:
         return f"it was {old_structure} and is now {new_structure}, where '*' is a value"
     same = all(a is b for a, b in zip(old, new, strict=True))
     return None if same else f"an item of {old_structure} was replaced"
-
-
-def _graph_name(name: str) -> str:
-    return "lambda_" if name == "<lambda>" else name

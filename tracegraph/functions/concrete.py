@@ -10,8 +10,6 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.core.later import opened
 from tracegraph.core.shapes import ShapeVariable
@@ -40,7 +38,7 @@ from tracegraph.signatures.signature import (
     layouts_here,
     size_names,
 )
-from tracegraph.state.variable import Variable
+from tracegraph.state.variable import Variable, is_array
 from tracegraph.tracing.name_scopes import dotted
 from tracegraph.tracing.trace import Traced
 
@@ -386,7 +384,7 @@ class ConcreteFunction:
         """The request when only the tensors are passed, by position or by name."""
         positions = self.request.tensor_positions
         given: Sequence[Any] | None = None
-        if not kwargs and len(args) == len(positions) and all(map(_is_array, args)):
+        if not kwargs and len(args) == len(positions) and all(map(is_array, args)):
             given = args
         elif kwargs and not args:
             for names in self.request.flat_names:
@@ -428,7 +426,7 @@ class ConcreteFunction:
 
     def _keeps_type(self, value: Any) -> bool:
         """Whether an argument is used unchanged, rather than converted to the type of the trace."""
-        return _is_array(value)
+        return is_array(value)
 
     def _refuse(self, fact: str) -> NoReturn:
         fail(
@@ -606,10 +604,6 @@ class ConcreteFunction:
 def _notes(reference: Callable[[], ConcreteFunction | None]) -> list[str]:
     concrete = reference()
     return [] if concrete is None else concrete.program_notes()
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, (Tensor, Variable, np.ndarray, np.generic))
 
 
 _CAPTURES = (

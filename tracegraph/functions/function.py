@@ -40,6 +40,7 @@ from tracegraph.tracing.trace import current_trace, tracing
 
 if TYPE_CHECKING:  # Python has defaults of type variables from 3.13 on; checkers already do
     import inspect
+    from typing import TypedDict, Unpack
 
     import typing_extensions
 
@@ -50,7 +51,20 @@ if TYPE_CHECKING:  # Python has defaults of type variables from 3.13 on; checker
     Result = typing_extensions.TypeVar("Result", default=Any)
     #: The parameters of a method without `self`.
     Rest = ParamSpec("Rest")
-    Own = TypeVar("Own", bound=Callable[..., Any])
+
+    class _FunctionOptions(TypedDict, total=False):
+        experimental_implements: str
+        experimental_autograph_options: object
+        experimental_attributes: object
+        experimental_relax_shapes: bool | None
+        experimental_compile: bool | None
+        experimental_follow_type_hints: bool | None
+        check_bounds: bool
+        check_numerics: bool
+        bucket_sizes: str | Iterable[int] | None
+        memory_budget: str | int | None
+        roll: Roll
+        locate_numerics: bool
 else:
     Parameters, Result = ParamSpec("Parameters"), TypeVar("Result")
 
@@ -681,18 +695,7 @@ def function(
     autograph: bool = ...,
     jit_compile: bool | None = ...,
     reduce_retracing: bool = ...,
-    experimental_implements: str = ...,
-    experimental_autograph_options: object = ...,
-    experimental_attributes: object = ...,
-    experimental_relax_shapes: bool | None = ...,
-    experimental_compile: bool | None = ...,
-    experimental_follow_type_hints: bool | None = ...,
-    check_bounds: bool = ...,
-    check_numerics: bool = ...,
-    bucket_sizes: str | Iterable[int] | None = ...,
-    memory_budget: str | int | None = ...,
-    roll: Roll = ...,
-    locate_numerics: bool = ...,
+    **options: Unpack[_FunctionOptions],
 ) -> Function[Parameters, Result]: ...
 @overload
 def function(
@@ -701,18 +704,7 @@ def function(
     autograph: bool = ...,
     jit_compile: bool | None = ...,
     reduce_retracing: bool = ...,
-    experimental_implements: str = ...,
-    experimental_autograph_options: object = ...,
-    experimental_attributes: object = ...,
-    experimental_relax_shapes: bool | None = ...,
-    experimental_compile: bool | None = ...,
-    experimental_follow_type_hints: bool | None = ...,
-    check_bounds: bool = ...,
-    check_numerics: bool = ...,
-    bucket_sizes: str | Iterable[int] | None = ...,
-    memory_budget: str | int | None = ...,
-    roll: Roll = ...,
-    locate_numerics: bool = ...,
+    **options: Unpack[_FunctionOptions],
 ) -> Callable[[Callable[Parameters, Result]], Function[Parameters, Result]]: ...
 def function(
     func: Callable[..., Any] | None = None,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tracegraph.api.absent import publish
+from tracegraph.api.absent import names_of, publish
 from tracegraph.image import boxes, colour, geometry, measuring, randomly, resizing
 from tracegraph.image.boxes import *
 from tracegraph.image.colour import *
@@ -11,11 +11,8 @@ from tracegraph.image.measuring import *
 from tracegraph.image.randomly import *
 from tracegraph.image.resizing import *
 
-if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred names as public
-    __all__ = [*boxes.__all__, *colour.__all__, *geometry.__all__]
-    __all__ += measuring.__all__
-    __all__ += randomly.__all__
-    __all__ += resizing.__all__
+if not TYPE_CHECKING:  # to a type checker, names starred from lists are public
+    __all__ = names_of(globals())
 
 # Submodules are not public names.
 del boxes, colour, geometry, measuring, randomly, resizing

@@ -204,10 +204,6 @@ def _weights(kind: str, own: Size, count: Size, is_smooth: bool) -> Tensor:
     return divide(weights, reduce_sum(weights, axis=1, keepdims=True))
 
 
-def _triangle(x: Tensor) -> Tensor:
-    return maximum(subtract(1.0, x), 0.0)
-
-
 def _cubic(b: float, c: float) -> Callable[[Tensor], Tensor]:
     """The two-parameter piecewise cubic kernels: 0 and 1/2 give Keys' kernel, 1/3 and 1/3
     Mitchell's."""
@@ -243,7 +239,7 @@ def _gaussian(x: Tensor) -> Tensor:
 
 
 _KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
-    "bilinear": _triangle,
+    "bilinear": lambda x: maximum(subtract(1.0, x), 0.0),
     "bicubic": _cubic(0, 0.5),
     "lanczos3": _lanczos(3.0),
     "lanczos5": _lanczos(5.0),

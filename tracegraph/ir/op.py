@@ -556,6 +556,20 @@ class Op(metaclass=_Interning):
         return type(self), self.attributes
 
 
+class WithoutDerivative(Op, abstract=True):
+    """An op of whose outputs none has a derivative: they are indices, truth values or random."""
+
+    output_count: ClassVar[int] = 1
+
+    @rule
+    def vjp(self, *values: Any) -> Derivative:
+        return (None,) * (len(values) - 2 * self.output_count)
+
+    @rule
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
+        return (None,) * self.output_count
+
+
 def _is_default(field: Parameter, value: Any) -> bool:
     default = field.default
     return default is not field.empty and attribute_key(default) == attribute_key(value)

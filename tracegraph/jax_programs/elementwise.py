@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from tracegraph.array.rearranging import bitcast
 from tracegraph.core.types import as_dtype
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
-from tracegraph.jax_programs.equations import RULES, Equation, converts
+from tracegraph.jax_programs.equations import Equation, converts, converts_by
 from tracegraph.ops import elementwise as ops, special
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.random import GammaSlope
@@ -99,7 +100,7 @@ _OPS: dict[str, Op] = {
     "xor": ops.LogicalXor(),
     "zeta": special.Zeta(),
 }
-RULES.update({name: _plain(op) for name, op in _OPS.items()})
+converts_by({name: _plain(op) for name, op in _OPS.items()})
 
 
 @converts("conj")
@@ -147,11 +148,6 @@ def _picked(is_first: Callable[..., Any], x: Any, y: Any) -> Any:
     return jnp.where(x == y, x / 2 + y / 2, jnp.where(is_x, x, y))
 
 
-@converts("square")
-def _square(eqn: Equation, x: Tensor) -> Tensor:
-    return ops.MUL(x, x)
-
-
 @converts("one_minus_square")
 def _one_minus_square(eqn: Equation, x: Tensor) -> Tensor:
     one = full_like(x, 1)
@@ -168,16 +164,6 @@ def _polynomial(eqn: Equation, *operands: Tensor) -> Tensor:
     for coefficient in reversed(coefficients):
         y = ops.ADD(ops.MUL(y, x), coefficient)
     return y
-
-
-@converts("log2")
-def _log2(eqn: Equation, x: Tensor) -> Tensor:
-    return ops.MUL(ops.LOG(x), full_like(x, 1 / math.log(2)))
-
-
-@converts("exp2")
-def _exp2(eqn: Equation, x: Tensor) -> Tensor:
-    return ops.EXP(ops.MUL(full_like(x, math.log(2)), x))
 
 
 @converts("integer_pow")
@@ -207,19 +193,13 @@ def _polygamma(eqn: Equation, order: Tensor, x: Tensor) -> list[Tensor]:
     return eqn.expanded(of_zeta, order, x)
 
 
-@converts("lt_to")
-def _less_in_total_order(eqn: Equation, x: Tensor, y: Tensor) -> list[Tensor]:
-    return eqn.expanded(lambda x, y: _as_ordered_bits(x) < _as_ordered_bits(y), x, y)
+_IN_TOTAL_ORDER = {"lt_to": operator.lt, "le_to": operator.le, "eq_to": operator.eq}
 
 
-@converts("le_to")
-def _at_most_in_total_order(eqn: Equation, x: Tensor, y: Tensor) -> list[Tensor]:
-    return eqn.expanded(lambda x, y: _as_ordered_bits(x) <= _as_ordered_bits(y), x, y)
-
-
-@converts("eq_to")
-def _same_in_total_order(eqn: Equation, x: Tensor, y: Tensor) -> list[Tensor]:
-    return eqn.expanded(lambda x, y: _as_ordered_bits(x) == _as_ordered_bits(y), x, y)
+@converts(*_IN_TOTAL_ORDER)
+def _in_total_order(eqn: Equation, x: Tensor, y: Tensor) -> list[Tensor]:
+    compare = _IN_TOTAL_ORDER[eqn.name]
+    return eqn.expanded(lambda x, y: compare(_as_ordered_bits(x), _as_ordered_bits(y)), x, y)
 
 
 def _as_ordered_bits(x: Any) -> Any:
@@ -243,16 +223,6 @@ def _round(eqn: Equation, x: Tensor) -> Tensor:
     return ops.SELECT(is_half, ops.StopGradient()(away), to_even)
 
 
-@converts("shift_right_arithmetic")
-def _shift_right_arithmetic(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
-    return _shifted(eqn, "int", x, y)
-
-
-@converts("shift_right_logical")
-def _shift_right_logical(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
-    return _shifted(eqn, "uint", x, y)
-
-
 def _shifted(eqn: Equation, kind: str, *operands: Tensor) -> Tensor:
     """Shifts the bits of x right, as a signed or an unsigned integer."""
     x, y = eqn.broadcast(*operands)
@@ -261,11 +231,6 @@ def _shifted(eqn: Equation, kind: str, *operands: Tensor) -> Tensor:
         return ops.ShiftRight()(x, y)
     there = ops.Bitcast(bits)
     return ops.Bitcast(x.dtype)(ops.ShiftRight()(there(x), there(y)))
-
-
-@converts("convert_element_type")
-def _convert_element_type(eqn: Equation, x: Tensor) -> Tensor:
-    return x if eqn.type is x.type else ops.Cast(eqn.type.dtype)(x)
 
 
 @converts("bitcast_convert_type")
@@ -305,3 +270,17 @@ def _clamp(eqn: Equation, low: Tensor, x: Tensor, high: Tensor) -> Tensor:
     kept = ops.SELECT(inside, x, ops.StopGradient()(x))
     raised = ops.SELECT(ops.GREATER(low, x), low, kept)
     return ops.SELECT(ops.LESS(high, raised), high, raised)
+
+
+converts_by(
+    {
+        "square": lambda eqn, x: ops.MUL(x, x),
+        "log2": lambda eqn, x: ops.MUL(ops.LOG(x), full_like(x, 1 / math.log(2))),
+        "exp2": lambda eqn, x: ops.EXP(ops.MUL(full_like(x, math.log(2)), x)),
+        "shift_right_arithmetic": lambda eqn, x, y: _shifted(eqn, "int", x, y),
+        "shift_right_logical": lambda eqn, x, y: _shifted(eqn, "uint", x, y),
+        "convert_element_type": lambda eqn, x: (
+            x if eqn.type is x.type else ops.Cast(eqn.type.dtype)(x)
+        ),
+    }
+)

@@ -62,6 +62,12 @@ def converts(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+def converts_by(rules: Mapping[str, Rule]) -> None:
+    """Registers rules of one expression each."""
+    for name, rule in rules.items():
+        converts(name)(rule)
+
+
 class Equation(NamedTuple):
     """An equation, as passed to the rule of its primitive."""
 
@@ -127,10 +133,6 @@ class Equation(NamedTuple):
         fail(TraceError, f"from_jax: {fact}", source=here(), fix=fix)
 
 
-def _is_of_no_values(aval: Any) -> bool:
-    return getattr(aval, "dtype", None) == float0
-
-
 class EquationReader:
     """Converts one program to nodes. Inner programs that occur again share one graph."""
 
@@ -155,7 +157,7 @@ class EquationReader:
         env.update(zip(jaxpr.constvars, constants, strict=True))
         env.update(zip(jaxpr.invars, operands, strict=True))
         for eqn in jaxpr.eqns:
-            if any(_is_of_no_values(x.aval) for x in eqn.outvars):
+            if any(getattr(x.aval, "dtype", None) == float0 for x in eqn.outvars):
                 continue  # a tangent of integers: nothing uses it
             has = tuple(not isinstance(x, Literal) and x in reached for x in eqn.invars)
             with sourced(place_of(eqn)):

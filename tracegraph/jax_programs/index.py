@@ -64,11 +64,9 @@ class JaxWindows(NamedTuple):
         return [
             axis
             for axis in range(len(self.shape))
-            if axis not in self.batch and (axis in self.dropped or self._is_part(axis))
+            if axis not in self.batch
+            and (axis in self.dropped or self.sizes[axis] != self.shape[axis])
         ]
-
-    def _is_part(self, axis: int) -> bool:
-        return self.sizes[axis] != self.shape[axis]
 
     @property
     def covered(self) -> list[int]:
@@ -146,12 +144,10 @@ class JaxWindows(NamedTuple):
                 number = ADD(number, BroadcastTo(block, (place,))(steps))
             parts.append(Reshape((*block, 1))(number))
         if not parts:
-            return Reshape((*block, 0))(slice_axis(_one_column(like), like.ndim, 0, 0))
+            return Reshape((*block, 0))(
+                slice_axis(Reshape((*like.type.shape, 1))(like), like.ndim, 0, 0)
+            )
         return Concatenate(len(block))(*parts) if len(parts) > 1 else parts[0]
-
-
-def _one_column(x: Tensor) -> Tensor:
-    return Reshape((*x.type.shape, 1))(x)
 
 
 def _mode(eqn: Equation) -> str:
@@ -189,7 +185,7 @@ def _gather(eqn: Equation, x: Tensor, indices: Tensor) -> Tensor:
     if is_in is None:
         return placed
     lead = _axes_of_indices(eqn, windows, placed.ndim)
-    mask = BroadcastTo(placed.type.shape, _increasing(lead))(_in_order(is_in, lead))
+    mask = BroadcastTo(placed.type.shape, tuple(sorted(lead)))(_in_order(is_in, lead))
     if mode == "promise":
         # JAX reads the nearest window, and its gradient skips windows that do not fit.
         return SELECT(mask, placed, StopGradient()(placed))
@@ -237,10 +233,6 @@ def _window_axes(windows: JaxWindows, offset: Sequence[int]) -> list[int]:
     kept = [a for a in range(len(windows.shape)) if a not in (*windows.dropped, *windows.batch)]
     place = dict(zip(kept, offset, strict=True))
     return [place[axis] for axis in (*windows.partial, *windows.covered)]
-
-
-def _increasing(axes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(axes))
 
 
 def _in_order(x: Tensor, axes: Sequence[int]) -> Tensor:

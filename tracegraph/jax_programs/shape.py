@@ -8,7 +8,13 @@ import jax
 
 from tracegraph.eager.layouts import as_layout, check_memory
 from tracegraph.ir.tensor import Tensor
-from tracegraph.jax_programs.equations import Equation, broadcast_to, converts, whole_numbers
+from tracegraph.jax_programs.equations import (
+    Equation,
+    broadcast_to,
+    converts,
+    converts_by,
+    whole_numbers,
+)
 from tracegraph.jax_programs.sizes import size_of, sizes_of
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.broadcast import BroadcastTo, full
@@ -28,26 +34,6 @@ def _reshape(eqn: Equation, x: Tensor, *sizes: Tensor) -> Tensor:
     order = eqn.params["dimensions"]  # in which the elements of x are read
     x = x if order is None else Transpose(tuple(order))(x)
     return Reshape(eqn.type.shape)(x)
-
-
-@converts("squeeze", "expand_dims")
-def _squeeze(eqn: Equation, x: Tensor) -> Tensor:
-    return Reshape(eqn.type.shape)(x)
-
-
-@converts("transpose")
-def _transpose(eqn: Equation, x: Tensor) -> Tensor:
-    return Transpose(tuple(eqn.params["permutation"]))(x)
-
-
-@converts("rev")
-def _rev(eqn: Equation, x: Tensor) -> Tensor:
-    return Reverse(tuple(sorted(eqn.params["dimensions"])))(x)
-
-
-@converts("concatenate")
-def _concatenate(eqn: Equation, *xs: Tensor) -> Tensor:
-    return Concatenate(eqn.params["dimension"])(*xs)
 
 
 @converts("stack")
@@ -120,11 +106,6 @@ def _iota(eqn: Equation, *sizes: Tensor) -> Tensor:
     return numbers if len(type.shape) == 1 else BroadcastTo(type.shape, (axis,))(numbers)
 
 
-@converts("empty", "empty2")
-def _empty(eqn: Equation) -> Tensor:
-    return full(0, eqn.type)
-
-
 @converts("dim_as_value")
 def _dim_as_value(eqn: Equation) -> Tensor:
     size = size_of(eqn.params["dim"])
@@ -151,11 +132,6 @@ def put(eqn: Equation, x: Tensor, place: Any) -> Tensor:
     eqn.refuse(f"the program puts a value on {place}, and a graph is placed from outside", fix)
 
 
-@converts("optimization_barrier")
-def _optimization_barrier(eqn: Equation, *xs: Tensor) -> Any:
-    return Barrier()(*xs)
-
-
 @converts("sharding_constraint")
 def _sharding_constraint(eqn: Equation, x: Tensor) -> Tensor:
     sharding = eqn.params["sharding"]
@@ -168,3 +144,17 @@ def _sharding_constraint(eqn: Equation, x: Tensor) -> Tensor:
 def _laid_out(x: Tensor, sharding: Any) -> Tensor:
     check_memory("from_jax", sharding)
     return as_layout(sharding, x.ndim).op(x)
+
+
+converts_by(
+    {
+        "squeeze": lambda eqn, x: Reshape(eqn.type.shape)(x),
+        "expand_dims": lambda eqn, x: Reshape(eqn.type.shape)(x),
+        "transpose": lambda eqn, x: Transpose(tuple(eqn.params["permutation"]))(x),
+        "rev": lambda eqn, x: Reverse(tuple(sorted(eqn.params["dimensions"])))(x),
+        "concatenate": lambda eqn, *xs: Concatenate(eqn.params["dimension"])(*xs),
+        "empty": lambda eqn: full(0, eqn.type),
+        "empty2": lambda eqn: full(0, eqn.type),
+        "optimization_barrier": lambda eqn, *xs: Barrier()(*xs),
+    }
+)

@@ -2,19 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from tracegraph.api.absent import publish
+from tracegraph.api.absent import names_of, publish
 from tracegraph.losses import classes, functions, matching, overlap
 from tracegraph.losses.classes import *
 from tracegraph.losses.functions import *
 from tracegraph.losses.matching import *
 from tracegraph.losses.overlap import *
 
-if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred names as public
-    __all__ = []
-    __all__ += classes.__all__
-    __all__ += functions.__all__
-    __all__ += matching.__all__
-    __all__ += overlap.__all__
+if not TYPE_CHECKING:  # to a type checker, names starred from lists are public
+    __all__ = names_of(globals())
 
 # Submodules are not public names.
 del classes, functions, matching, overlap

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from tracegraph.array.arguments import as_flag, as_number, as_size
+from tracegraph.array.arguments import as_flag, as_number, given
 from tracegraph.core.types import DType, as_dtype
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses import functions
-from tracegraph.losses.weighting import as_reduction, floating, reduced
+from tracegraph.losses.weighting import as_reduction, checked_options, floating, reduced
 from tracegraph.math.elementwise.logic import logical_and, not_equal
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.operands.masks import mask_of
@@ -84,10 +84,12 @@ class Loss(WithSettings):
         return None
 
 
-class _LossOfFunction(Loss):
-    """A loss without options: a function, by default under its own name."""
+class LossOfFunction(Loss):
+    """A loss that is a function, by default under its name. Its options are arguments of the class,
+    and are stored under their names."""
 
-    function: ClassVar[Callable[[Any, Any], Tensor]]
+    function: ClassVar[Callable[..., Tensor]]
+    _options: tuple[str, ...]
 
     def __init__(
         self,
@@ -95,14 +97,23 @@ class _LossOfFunction(Loss):
         name: str | None = "",
         dtype: DTypeLike | None = None,
     ) -> None:
+        self._start(reduction, name, dtype)
+
+    def _start(
+        self, reduction: str | None, name: str | None, dtype: DTypeLike | None, **options: Any
+    ) -> None:
+        """Sets up the loss from the arguments of its `__init__`: `**given(locals())`."""
         own = type(self).function.__name__ if name == "" else name
         super().__init__(own, reduction, dtype)
+        vars(self).update(checked_options(type(self).__name__, options))
+        self._options = tuple(options)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return type(self).function(y_true, y_pred)
+        options = {name: vars(self)[name] for name in self._options}
+        return type(self).function(y_true, y_pred, **options)
 
 
-class MeanSquaredError(_LossOfFunction):
+class MeanSquaredError(LossOfFunction):
     """The mean squared difference: `tg.losses.mean_squared_error`. See `Loss`.
 
     >>> loss = tg.losses.MeanSquaredError()
@@ -113,7 +124,7 @@ class MeanSquaredError(_LossOfFunction):
     function = functions.mean_squared_error
 
 
-class MeanAbsoluteError(_LossOfFunction):
+class MeanAbsoluteError(LossOfFunction):
     """The mean absolute difference: `tg.losses.mean_absolute_error`. See `Loss`.
 
     >>> loss = tg.losses.MeanAbsoluteError()
@@ -124,7 +135,7 @@ class MeanAbsoluteError(_LossOfFunction):
     function = functions.mean_absolute_error
 
 
-class MeanAbsolutePercentageError(_LossOfFunction):
+class MeanAbsolutePercentageError(LossOfFunction):
     """Differences as percentages of labels: `tg.losses.mean_absolute_percentage_error`. See `Loss`.
 
     >>> loss = tg.losses.MeanAbsolutePercentageError()
@@ -135,7 +146,7 @@ class MeanAbsolutePercentageError(_LossOfFunction):
     function = functions.mean_absolute_percentage_error
 
 
-class MeanSquaredLogarithmicError(_LossOfFunction):
+class MeanSquaredLogarithmicError(LossOfFunction):
     """Squared differences of logarithms: `tg.losses.mean_squared_logarithmic_error`. See `Loss`.
 
     >>> loss = tg.losses.MeanSquaredLogarithmicError()
@@ -146,13 +157,16 @@ class MeanSquaredLogarithmicError(_LossOfFunction):
     function = functions.mean_squared_logarithmic_error
 
 
-class Huber(Loss):
+class Huber(LossOfFunction):
     """Quadratic for small differences, linear for large ones: `tg.losses.huber`. See `Loss`.
 
     >>> loss = tg.losses.Huber(delta=1.0)
     >>> round(float(loss([[0.0, 0.0]], [[1.0, 3.0]])), 4)
     1.5
     """
+
+    function = functions.huber
+    delta: float
 
     def __init__(
         self,
@@ -161,14 +175,10 @@ class Huber(Loss):
         name: str | None = "huber_loss",
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(name, reduction, dtype)
-        self.delta = self._number("delta", delta, low=0)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.huber(y_true, y_pred, self.delta)
+        self._start(**given(locals()))
 
 
-class LogCosh(_LossOfFunction):
+class LogCosh(LossOfFunction):
     """Logarithms of the hyperbolic cosine of differences: `tg.losses.log_cosh`. See `Loss`.
 
     >>> loss = tg.losses.LogCosh()
@@ -179,13 +189,16 @@ class LogCosh(_LossOfFunction):
     function = functions.log_cosh
 
 
-class CosineSimilarity(Loss):
+class CosineSimilarity(LossOfFunction):
     """Minus the cosine of the angle along `axis`: `tg.losses.cosine_similarity`. See `Loss`.
 
     >>> loss = tg.losses.CosineSimilarity()
     >>> round(float(loss([[3.0, 4.0]], [[4.0, 3.0]])), 4)
     -0.96
     """
+
+    function = functions.cosine_similarity
+    axis: int
 
     def __init__(
         self,
@@ -194,14 +207,10 @@ class CosineSimilarity(Loss):
         name: str | None = "cosine_similarity",
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(name, reduction, dtype)
-        self.axis = as_size(type(self).__name__, "axis", axis)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.cosine_similarity(y_true, y_pred, self.axis)
+        self._start(**given(locals()))
 
 
-class Poisson(_LossOfFunction):
+class Poisson(LossOfFunction):
     """The Poisson loss, for counts: `tg.losses.poisson`. See `Loss`.
 
     >>> loss = tg.losses.Poisson()
@@ -212,7 +221,7 @@ class Poisson(_LossOfFunction):
     function = functions.poisson
 
 
-class KLDivergence(_LossOfFunction):
+class KLDivergence(LossOfFunction):
     """The Kullback-Leibler divergence: `tg.losses.kl_divergence`. See `Loss`.
 
     >>> loss = tg.losses.KLDivergence()
@@ -223,7 +232,7 @@ class KLDivergence(_LossOfFunction):
     function = functions.kl_divergence
 
 
-class Hinge(_LossOfFunction):
+class Hinge(LossOfFunction):
     """How far predictions fall short of a margin of 1: `tg.losses.hinge`. See `Loss`.
 
     >>> loss = tg.losses.Hinge()
@@ -234,7 +243,7 @@ class Hinge(_LossOfFunction):
     function = functions.hinge
 
 
-class SquaredHinge(_LossOfFunction):
+class SquaredHinge(LossOfFunction):
     """The squared shortfall from a margin of 1: `tg.losses.squared_hinge`. See `Loss`.
 
     >>> loss = tg.losses.SquaredHinge()
@@ -245,7 +254,7 @@ class SquaredHinge(_LossOfFunction):
     function = functions.squared_hinge
 
 
-class CategoricalHinge(_LossOfFunction):
+class CategoricalHinge(LossOfFunction):
     """The margin between the right class and the others: `tg.losses.categorical_hinge`. See `Loss`.
 
     >>> loss = tg.losses.CategoricalHinge()
@@ -256,13 +265,18 @@ class CategoricalHinge(_LossOfFunction):
     function = functions.categorical_hinge
 
 
-class BinaryCrossentropy(Loss):
+class BinaryCrossentropy(LossOfFunction):
     """The cross entropy of labels between 0 and 1: `tg.losses.binary_crossentropy`. See `Loss`.
 
     >>> loss = tg.losses.BinaryCrossentropy(from_logits=True)
     >>> round(float(loss([[1.0, 0.0]], [[0.0, 0.0]])), 4)
     0.6931
     """
+
+    function = functions.binary_crossentropy
+    from_logits: bool
+    label_smoothing: float
+    axis: int
 
     def __init__(
         self,
@@ -273,24 +287,24 @@ class BinaryCrossentropy(Loss):
         name: str | None = "binary_crossentropy",
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(name, reduction, dtype)
-        self.from_logits = self._flag("from_logits", from_logits)
-        self.label_smoothing = self._number("label_smoothing", label_smoothing, low=0, high=1)
-        self.axis = as_size(type(self).__name__, "axis", axis)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.binary_crossentropy(
-            y_true, y_pred, self.from_logits, self.label_smoothing, self.axis
-        )
+        self._start(**given(locals()))
 
 
-class BinaryFocalCrossentropy(Loss):
+class BinaryFocalCrossentropy(LossOfFunction):
     """Cross entropy focused on hard labels: `tg.losses.binary_focal_crossentropy`. See `Loss`.
 
     >>> loss = tg.losses.BinaryFocalCrossentropy()
     >>> round(float(loss([[1.0, 0.0]], [[0.5, 0.5]])), 4)
     0.1733
     """
+
+    function = functions.binary_focal_crossentropy
+    apply_class_balancing: bool
+    alpha: float
+    gamma: float
+    from_logits: bool
+    label_smoothing: float
+    axis: int
 
     def __init__(
         self,
@@ -304,28 +318,11 @@ class BinaryFocalCrossentropy(Loss):
         name: str | None = "binary_focal_crossentropy",
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(name, reduction, dtype)
-        self.apply_class_balancing = self._flag("apply_class_balancing", apply_class_balancing)
-        self.alpha = self._number("alpha", alpha, low=0, high=1)
-        self.gamma = self._number("gamma", gamma, low=0)
-        self.from_logits = self._flag("from_logits", from_logits)
-        self.label_smoothing = self._number("label_smoothing", label_smoothing, low=0, high=1)
-        self.axis = as_size(type(self).__name__, "axis", axis)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.binary_focal_crossentropy(
-            y_true,
-            y_pred,
-            self.apply_class_balancing,
-            self.alpha,
-            self.gamma,
-            self.from_logits,
-            self.label_smoothing,
-            self.axis,
-        )
+        self._number("alpha", alpha, low=0, high=1)
+        self._start(**given(locals()))
 
 
-class CategoricalCrossentropy(Loss):
+class CategoricalCrossentropy(LossOfFunction):
     """The cross entropy of one class out of several: `tg.losses.categorical_crossentropy`. See
     `Loss`.
 
@@ -333,6 +330,11 @@ class CategoricalCrossentropy(Loss):
     >>> round(float(loss([[0.0, 1.0]], [[0.0, 0.0]])), 4)
     0.6931
     """
+
+    function = functions.categorical_crossentropy
+    from_logits: bool
+    label_smoothing: float
+    axis: int
 
     def __init__(
         self,
@@ -343,18 +345,10 @@ class CategoricalCrossentropy(Loss):
         name: str | None = "categorical_crossentropy",
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(name, reduction, dtype)
-        self.from_logits = self._flag("from_logits", from_logits)
-        self.label_smoothing = self._number("label_smoothing", label_smoothing, low=0, high=1)
-        self.axis = as_size(type(self).__name__, "axis", axis)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.categorical_crossentropy(
-            y_true, y_pred, self.from_logits, self.label_smoothing, self.axis
-        )
+        self._start(**given(locals()))
 
 
-class CategoricalFocalCrossentropy(Loss):
+class CategoricalFocalCrossentropy(LossOfFunction):
     """Cross entropy focused on hard classes: `tg.losses.categorical_focal_crossentropy`. See
     `Loss`.
 
@@ -362,6 +356,13 @@ class CategoricalFocalCrossentropy(Loss):
     >>> round(float(loss([[0.0, 1.0]], [[0.5, 0.5]])), 4)
     0.0433
     """
+
+    function = functions.categorical_focal_crossentropy
+    alpha: float
+    gamma: float
+    from_logits: bool
+    label_smoothing: float
+    axis: int
 
     def __init__(
         self,
@@ -374,26 +375,10 @@ class CategoricalFocalCrossentropy(Loss):
         name: str | None = "categorical_focal_crossentropy",
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(name, reduction, dtype)
-        self.alpha = self._number("alpha", alpha, low=0)
-        self.gamma = self._number("gamma", gamma, low=0)
-        self.from_logits = self._flag("from_logits", from_logits)
-        self.label_smoothing = self._number("label_smoothing", label_smoothing, low=0, high=1)
-        self.axis = as_size(type(self).__name__, "axis", axis)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.categorical_focal_crossentropy(
-            y_true,
-            y_pred,
-            self.alpha,
-            self.gamma,
-            self.from_logits,
-            self.label_smoothing,
-            self.axis,
-        )
+        self._start(**given(locals()))
 
 
-class SparseCategoricalCrossentropy(Loss):
+class SparseCategoricalCrossentropy(LossOfFunction):
     """The cross entropy of class numbers: `tg.losses.sparse_categorical_crossentropy`. See `Loss`.
     Labels equal to `ignore_class` do not count in a mean.
 
@@ -401,6 +386,11 @@ class SparseCategoricalCrossentropy(Loss):
     >>> round(float(loss([1], [[0.0, 0.0]])), 4)
     0.6931
     """
+
+    function = functions.sparse_categorical_crossentropy
+    from_logits: bool
+    ignore_class: int | None
+    axis: int
 
     def __init__(
         self,
@@ -411,15 +401,7 @@ class SparseCategoricalCrossentropy(Loss):
         name: str | None = "sparse_categorical_crossentropy",
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(name, reduction, dtype)
-        self.from_logits = self._flag("from_logits", from_logits)
-        self.ignore_class = ignore_class
-        self.axis = as_size(type(self).__name__, "axis", axis)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.sparse_categorical_crossentropy(
-            y_true, y_pred, self.from_logits, self.ignore_class, self.axis
-        )
+        self._start(**given(locals()))
 
     def mask(self, y_true: Tensor, losses: Tensor) -> Tensor | None:
         if self.ignore_class is None:

@@ -12,7 +12,7 @@ from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.types import bool_, int32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.losses.classes import Loss
+from tracegraph.losses.classes import Loss, LossOfFunction
 from tracegraph.losses.functions import class_numbers
 from tracegraph.losses.weighting import floating
 from tracegraph.math.elementwise.arithmetic import add, maximum, multiply, subtract
@@ -108,23 +108,14 @@ def _total(values: Tensor, counts: Tensor) -> Tensor:
     return reduce_logsumexp(where(counts, values, as_tensor(-np.inf, values.dtype)), 1)
 
 
-class CTC(Loss):
+class CTC(LossOfFunction):
     """Label sequences that are not aligned with the frames: `tg.losses.ctc`. See `Loss`.
 
     >>> round(float(tg.losses.CTC()([[1, 0]], tg.zeros([1, 2, 3]))), 4)
     1.0986
     """
 
-    def __init__(
-        self,
-        reduction: str | None = _MEAN,
-        name: str | None = "ctc",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(name, reduction, dtype)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return ctc(y_true, y_pred)
+    function = ctc
 
 
 class Circle(Loss):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from tracegraph.array.arguments import as_choice, rank_of, sizes_of
+from tracegraph.array.arguments import as_choice, as_flag, as_number, as_size, rank_of, sizes_of
 from tracegraph.array.creation import size
 from tracegraph.array.shaping import expand_dims, squeeze
 from tracegraph.core.types import DType, float32
@@ -21,6 +23,28 @@ REDUCTIONS = ("sum_over_batch_size", "sum", None, "none", "mean", "mean_with_sam
 
 def as_reduction(op: str, reduction: Any) -> str | None:
     return None if reduction is None else as_choice(op, "reduction", reduction, REDUCTIONS)
+
+
+def as_k(op: str, what: str, value: Any) -> int:
+    """How many of the largest predictions count: an int of at least 1."""
+    return as_number(op, what, as_size(op, what, value), low=1)
+
+
+#: The checks of options, by their names.
+_CHECKS: dict[str, Callable[[str, str, Any], Any]] = {
+    **dict.fromkeys(("apply_class_balancing", "from_logits", "from_sorted_ids"), as_flag),
+    **dict.fromkeys(("alpha", "delta", "gamma"), functools.partial(as_number, low=0)),
+    "axis": as_size,
+    "ignore_class": lambda op, what, value: value,
+    "k": as_k,
+    "label_smoothing": functools.partial(as_number, low=0, high=1),
+    "threshold": as_number,
+}
+
+
+def checked_options(op: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the function that a loss or a metric is made of."""
+    return {what: _CHECKS[what](op, what, value) for what, value in options.items()}
 
 
 def real(op: str, value: Any) -> Tensor:

@@ -355,11 +355,7 @@ def cost(node: Node) -> float:
     made = sum(element_count(y.type.shape) for y in node.outputs)
     rule = getattr(node.op, "flops", None)
     if rule is None:
-        work = sum(map(_inner_cost, graphs_inside(node))) or made
+        work = sum(sum(map(cost, graph.nodes)) for graph in graphs_inside(node)) or made
         repetitions = node.op.repetitions
         return work * (1 if repetitions is None else repetitions) + made
     return rule(*(x.type for x in node.inputs)) + made
-
-
-def _inner_cost(graph: Graph) -> float:
-    return sum(map(cost, graph.nodes))

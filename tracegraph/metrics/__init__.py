@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tracegraph.api.absent import publish
+from tracegraph.api.absent import names_of, publish
 from tracegraph.metrics import accuracy, confusion, distances, metric, overlap
 from tracegraph.metrics.accuracy import *
 from tracegraph.metrics.confusion import *
@@ -10,9 +10,8 @@ from tracegraph.metrics.distances import *
 from tracegraph.metrics.metric import *
 from tracegraph.metrics.overlap import *
 
-if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred names as public
-    __all__ = [*accuracy.__all__, *confusion.__all__, *distances.__all__]
-    __all__ += [*metric.__all__, *overlap.__all__]
+if not TYPE_CHECKING:  # to a type checker, names starred from lists are public
+    __all__ = names_of(globals())
 
 # Submodules are not public names.
 del accuracy, confusion, distances, metric, overlap

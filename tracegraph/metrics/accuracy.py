@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tracegraph.array.arguments import as_flag, as_number, as_size, rank_of, refuse, sizes_of
+from tracegraph.array.arguments import as_flag, as_number, given, rank_of, refuse, sizes_of
 from tracegraph.array.shaping import expand_dims, reshape, squeeze
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
@@ -13,7 +11,7 @@ from tracegraph.losses.weighting import floating, labels_and_predictions
 from tracegraph.math.elementwise.logic import equal, greater
 from tracegraph.math.reduction import argmax, reduce_any
 from tracegraph.math.sorting import in_top_k
-from tracegraph.metrics.metric import MeanMetricWrapper
+from tracegraph.metrics.metric import MeanOfFunction
 from tracegraph.operands.conversion import as_tensor, broadcast_shape, cast_to
 from tracegraph.typing import DTypeLike, TensorLike
 
@@ -23,7 +21,7 @@ def _equal(op: str, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     return cast_to(equal(y, x), float32)
 
 
-def _accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+def accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     return _equal("Accuracy", y_true, y_pred)
 
 
@@ -116,7 +114,7 @@ def sparse_top_k_categorical_accuracy(
     return reshape(cast_to(found, float32), list(sizes_of(op, x)[:-1]))
 
 
-class Accuracy(MeanMetricWrapper):
+class Accuracy(MeanOfFunction):
     """How often predictions equal labels.
 
     >>> accuracy = tg.metrics.Accuracy()
@@ -124,11 +122,10 @@ class Accuracy(MeanMetricWrapper):
     0.75
     """
 
-    def __init__(self, name: str = "accuracy", dtype: DTypeLike | None = None) -> None:
-        super().__init__(_accuracy, name, dtype)
+    function = accuracy
 
 
-class BinaryAccuracy(MeanMetricWrapper):
+class BinaryAccuracy(MeanOfFunction):
     """How often `y_pred > threshold` agrees with labels of 0 and 1.
 
     >>> accuracy = tg.metrics.BinaryAccuracy()
@@ -136,17 +133,19 @@ class BinaryAccuracy(MeanMetricWrapper):
     0.75
     """
 
+    function = binary_accuracy
+
     def __init__(
         self,
         name: str = "binary_accuracy",
         dtype: DTypeLike | None = None,
         threshold: float = 0.5,
     ) -> None:
-        self.threshold = as_number("BinaryAccuracy", "threshold", threshold)
-        super().__init__(binary_accuracy, name, dtype, threshold=threshold)
+        self.threshold = threshold
+        self._start(**given(locals()))
 
 
-class CategoricalAccuracy(MeanMetricWrapper):
+class CategoricalAccuracy(MeanOfFunction):
     """How often predictions are largest for the true class, given one-hot labels.
 
     >>> accuracy = tg.metrics.CategoricalAccuracy()
@@ -154,11 +153,10 @@ class CategoricalAccuracy(MeanMetricWrapper):
     0.5
     """
 
-    def __init__(self, name: str = "categorical_accuracy", dtype: DTypeLike | None = None) -> None:
-        super().__init__(categorical_accuracy, name, dtype)
+    function = categorical_accuracy
 
 
-class SparseCategoricalAccuracy(MeanMetricWrapper):
+class SparseCategoricalAccuracy(MeanOfFunction):
     """How often predictions are largest for the true class, given its number as label.
 
     >>> accuracy = tg.metrics.SparseCategoricalAccuracy()
@@ -166,13 +164,10 @@ class SparseCategoricalAccuracy(MeanMetricWrapper):
     0.5
     """
 
-    def __init__(
-        self, name: str = "sparse_categorical_accuracy", dtype: DTypeLike | None = None
-    ) -> None:
-        super().__init__(sparse_categorical_accuracy, name, dtype)
+    function = sparse_categorical_accuracy
 
 
-class TopKCategoricalAccuracy(MeanMetricWrapper):
+class TopKCategoricalAccuracy(MeanOfFunction):
     """How often the true class is among the `k` largest predictions, given one-hot labels.
 
     >>> accuracy = tg.metrics.TopKCategoricalAccuracy(k=1)
@@ -180,17 +175,19 @@ class TopKCategoricalAccuracy(MeanMetricWrapper):
     0.5
     """
 
+    function = top_k_categorical_accuracy
+
     def __init__(
         self,
         k: int = 5,
         name: str = "top_k_categorical_accuracy",
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(top_k_categorical_accuracy, name, dtype, k=as_k(self, k))
         self.k = k
+        self._start(**given(locals()))
 
 
-class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
+class SparseTopKCategoricalAccuracy(MeanOfFunction):
     """How often the true class is among the `k` largest predictions, given its number as label.
 
     - `from_sorted_ids`: whether predictions are class numbers, the most likely first.
@@ -200,6 +197,8 @@ class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
     0.5
     """
 
+    function = sparse_top_k_categorical_accuracy
+
     def __init__(
         self,
         k: int = 5,
@@ -207,20 +206,8 @@ class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
         dtype: DTypeLike | None = None,
         from_sorted_ids: bool = False,
     ) -> None:
-        super().__init__(
-            sparse_top_k_categorical_accuracy,
-            name,
-            dtype,
-            k=as_k(self, k),
-            from_sorted_ids=as_flag(type(self).__name__, "from_sorted_ids", from_sorted_ids),
-        )
         self.k, self.from_sorted_ids = k, from_sorted_ids
-
-
-def as_k(metric: Any, k: Any) -> int:
-    """How many of the largest predictions count: an int of at least 1."""
-    op = type(metric).__name__
-    return as_number(op, "k", as_size(op, "k", k), low=1)
+        self._start(**given(locals()))
 
 
 __all__ = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -168,10 +168,7 @@ class TruePositives(_Counter):
 
 
 class FalsePositives(_Counter):
-    """The number of false positives, by weight.
-
-    - `thresholds`: one, or several with a count each: predictions above it are positive; 0.5 by
-      default.
+    """The number of false positives, by weight; see `TruePositives`.
 
     >>> count = tg.metrics.FalsePositives()
     >>> float(count([1, 0, 0, 0], [0.9, 0.6, 0.7, 0.2]))
@@ -182,10 +179,7 @@ class FalsePositives(_Counter):
 
 
 class TrueNegatives(_Counter):
-    """The number of true negatives, by weight.
-
-    - `thresholds`: one, or several with a count each: predictions above it are positive; 0.5 by
-      default.
+    """The number of true negatives, by weight; see `TruePositives`.
 
     >>> count = tg.metrics.TrueNegatives()
     >>> float(count([1, 0, 0, 0], [0.9, 0.6, 0.7, 0.2]))
@@ -196,10 +190,7 @@ class TrueNegatives(_Counter):
 
 
 class FalseNegatives(_Counter):
-    """The number of false negatives, by weight.
-
-    - `thresholds`: one, or several with a count each: predictions above it are positive; 0.5 by
-      default.
+    """The number of false negatives, by weight; see `TruePositives`.
 
     >>> count = tg.metrics.FalseNegatives()
     >>> float(count([1, 0, 0, 0], [0.9, 0.6, 0.7, 0.2]))
@@ -273,6 +264,8 @@ class _Best(_Confusion):
     """The maximum of one rate over the thresholds at which another is high enough."""
 
     _kept = _COUNTS
+    #: The rate whose highest value counts, and the one with a bound.
+    _rates: ClassVar[tuple[str, str]]
 
     def _start(self, what: str, bound: Any, num_thresholds: int, class_id: int | None) -> None:
         op = type(self).__name__
@@ -281,16 +274,14 @@ class _Best(_Confusion):
         self.class_id = class_id
         self._set_thresholds([0.5] if count == 1 else np.linspace(0, 1, count).tolist(), 0.5)
 
-    def _shares(self) -> dict[str, Tensor]:
+    def result(self) -> Tensor:
         right, wrong, left, missed = (getattr(self, name).read_value() for name in _COUNTS)
-        return {
+        shares = {
             "sensitivity": divide_no_nan(right, add(right, missed)),
             "specificity": divide_no_nan(left, add(left, wrong)),
             "precision": divide_no_nan(right, add(right, wrong)),
         }
-
-    def _best(self, what: str, where_large: str) -> Tensor:
-        shares = self._shares()
+        what, where_large = self._rates
         is_large = greater_equal(shares[where_large], self.value)
         return reduce_max(where(is_large, shares[what], 0.0))
 
@@ -307,6 +298,8 @@ class SensitivityAtSpecificity(_Best):
     0.5
     """
 
+    _rates = ("sensitivity", "specificity")
+
     def __init__(
         self,
         specificity: float,
@@ -318,21 +311,17 @@ class SensitivityAtSpecificity(_Best):
         super().__init__(name=name, dtype=dtype)
         self._start("specificity", specificity, num_thresholds, class_id)
 
-    def result(self) -> Tensor:
-        return self._best("sensitivity", "specificity")
-
 
 class SpecificityAtSensitivity(_Best):
     """The highest specificity, the share of labels 0 found, at a sensitivity, the share of labels 1
-    found, of at least `sensitivity`.
-
-    - `num_thresholds`: how many thresholds from 0 to 1 to try; predictions above one are positive.
-    - `class_id`: the only class of [..., classes] to evaluate.
+    found, of at least `sensitivity`. The other arguments are those of `SensitivityAtSpecificity`.
 
     >>> metric = tg.metrics.SpecificityAtSensitivity(0.5)
     >>> round(float(metric([0, 0, 0, 1, 1], [0.0, 0.3, 0.8, 0.3, 0.8])), 4)
     0.6667
     """
+
+    _rates = ("specificity", "sensitivity")
 
     def __init__(
         self,
@@ -345,20 +334,17 @@ class SpecificityAtSensitivity(_Best):
         super().__init__(name=name, dtype=dtype)
         self._start("sensitivity", sensitivity, num_thresholds, class_id)
 
-    def result(self) -> Tensor:
-        return self._best("specificity", "sensitivity")
-
 
 class PrecisionAtRecall(_Best):
-    """The highest precision at a recall of at least `recall`.
-
-    - `num_thresholds`: how many thresholds from 0 to 1 to try; predictions above one are positive.
-    - `class_id`: the only class of [..., classes] to evaluate.
+    """The highest precision at a recall of at least `recall`. The other arguments are those of
+    `SensitivityAtSpecificity`.
 
     >>> metric = tg.metrics.PrecisionAtRecall(0.5)
     >>> float(metric([0, 0, 0, 1, 1], [0.0, 0.3, 0.8, 0.3, 0.8]))
     0.5
     """
+
+    _rates = ("precision", "sensitivity")
 
     def __init__(
         self,
@@ -371,20 +357,17 @@ class PrecisionAtRecall(_Best):
         super().__init__(name=name, dtype=dtype)
         self._start("recall", recall, num_thresholds, class_id)
 
-    def result(self) -> Tensor:
-        return self._best("precision", "sensitivity")
-
 
 class RecallAtPrecision(_Best):
-    """The highest recall at a precision of at least `precision`.
-
-    - `num_thresholds`: how many thresholds from 0 to 1 to try; predictions above one are positive.
-    - `class_id`: the only class of [..., classes] to evaluate.
+    """The highest recall at a precision of at least `precision`. The other arguments are those of
+    `SensitivityAtSpecificity`.
 
     >>> metric = tg.metrics.RecallAtPrecision(0.5)
     >>> float(metric([0, 0, 0, 1, 1], [0.0, 0.3, 0.8, 0.3, 0.8]))
     1.0
     """
+
+    _rates = ("sensitivity", "precision")
 
     def __init__(
         self,
@@ -396,9 +379,6 @@ class RecallAtPrecision(_Best):
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         self._start("precision", precision, num_thresholds, class_id)
-
-    def result(self) -> Tensor:
-        return self._best("sensitivity", "precision")
 
 
 class AUC(_Confusion):

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from tracegraph.array.arguments import (
-    as_choice,
-    as_count,
-    as_flag,
-    as_number,
-    as_size,
-    rank_of,
-    refuse,
-    sizes_of,
-)
+from tracegraph.array.arguments import as_choice, as_count, given, rank_of, refuse, sizes_of
 from tracegraph.array.creation import size
 from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import expand_dims
@@ -26,7 +16,7 @@ from tracegraph.math.elementwise.arithmetic import add, divide, divide_no_nan, m
 from tracegraph.math.elementwise.logic import greater, is_inf, not_equal
 from tracegraph.math.elementwise.unary import sqrt, square
 from tracegraph.math.reduction import reduce_mean, reduce_std, reduce_sum, reduce_variance
-from tracegraph.metrics.metric import Mean, MeanMetricWrapper, Metric
+from tracegraph.metrics.metric import Mean, MeanOfFunction, Metric
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape, cast_to
 
 if TYPE_CHECKING:
@@ -34,17 +24,7 @@ if TYPE_CHECKING:
     from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
-class _MeanOfFunction(MeanMetricWrapper):
-    """The mean of a loss without options, by default under the name of its function."""
-
-    function: ClassVar[Callable[..., Any]]
-
-    def __init__(self, name: str = "", dtype: DTypeLike | None = None) -> None:
-        function = type(self).function
-        super().__init__(function, function.__name__ if name == "" else name, dtype)
-
-
-class MeanSquaredError(_MeanOfFunction):
+class MeanSquaredError(MeanOfFunction):
     """The mean of `tg.losses.mean_squared_error`.
 
     >>> metric = tg.metrics.MeanSquaredError()
@@ -79,7 +59,7 @@ class RootMeanSquaredError(Mean):
         return sqrt(super().result())
 
 
-class MeanAbsoluteError(_MeanOfFunction):
+class MeanAbsoluteError(MeanOfFunction):
     """The mean of `tg.losses.mean_absolute_error`.
 
     >>> metric = tg.metrics.MeanAbsoluteError()
@@ -90,7 +70,7 @@ class MeanAbsoluteError(_MeanOfFunction):
     function = functions.mean_absolute_error
 
 
-class MeanAbsolutePercentageError(_MeanOfFunction):
+class MeanAbsolutePercentageError(MeanOfFunction):
     """The mean of `tg.losses.mean_absolute_percentage_error`.
 
     >>> metric = tg.metrics.MeanAbsolutePercentageError()
@@ -101,7 +81,7 @@ class MeanAbsolutePercentageError(_MeanOfFunction):
     function = functions.mean_absolute_percentage_error
 
 
-class MeanSquaredLogarithmicError(_MeanOfFunction):
+class MeanSquaredLogarithmicError(MeanOfFunction):
     """The mean of `tg.losses.mean_squared_logarithmic_error`.
 
     >>> metric = tg.metrics.MeanSquaredLogarithmicError()
@@ -112,7 +92,7 @@ class MeanSquaredLogarithmicError(_MeanOfFunction):
     function = functions.mean_squared_logarithmic_error
 
 
-class LogCoshError(MeanMetricWrapper):
+class LogCoshError(MeanOfFunction):
     """The mean of `tg.losses.log_cosh`.
 
     >>> metric = tg.metrics.LogCoshError()
@@ -120,15 +100,21 @@ class LogCoshError(MeanMetricWrapper):
     49.8703
     """
 
+    function = functions.log_cosh
+
     def __init__(
         self,
         name: str = "logcosh",
         dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(functions.log_cosh, name, dtype)
+        self._start(**given(locals()))
 
 
-class CosineSimilarity(MeanMetricWrapper):
+def _cosine(y_true: Tensor, y_pred: Tensor, axis: int) -> Tensor:
+    return functions.cosine("CosineSimilarity", y_true, y_pred, axis)
+
+
+class CosineSimilarity(MeanOfFunction):
     """The mean cosine of the angle between labels and predictions along `axis`: 1 for the same
     direction.
 
@@ -137,17 +123,15 @@ class CosineSimilarity(MeanMetricWrapper):
     0.96
     """
 
+    function = _cosine
+
     def __init__(
         self,
         name: str = "cosine_similarity",
         dtype: DTypeLike | None = None,
         axis: int = -1,
     ) -> None:
-        super().__init__(_cosine, name, dtype, axis=as_size("CosineSimilarity", "axis", axis))
-
-
-def _cosine(y_true: Tensor, y_pred: Tensor, axis: int) -> Tensor:
-    return functions.cosine("CosineSimilarity", y_true, y_pred, axis)
+        self._start(**given(locals()))
 
 
 def pearson_correlation(y_true: TensorLike, y_pred: TensorLike, axis: Axis = -1) -> Tensor:
@@ -183,7 +167,7 @@ def concordance_correlation(y_true: TensorLike, y_pred: TensorLike, axis: Axis =
     return divide(multiply(both, 2.0), add(spread, EPSILON))
 
 
-class PearsonCorrelation(MeanMetricWrapper):
+class PearsonCorrelation(MeanOfFunction):
     """The mean of `tg.metrics.pearson_correlation` along `axis`: 1 if predictions are an increasing
     linear function of the labels.
 
@@ -193,17 +177,18 @@ class PearsonCorrelation(MeanMetricWrapper):
     0.9967
     """
 
+    function = pearson_correlation
+
     def __init__(
         self,
         name: str = "pearson_correlation",
         dtype: DTypeLike | None = None,
         axis: int = -1,
     ) -> None:
-        axis = as_size("PearsonCorrelation", "axis", axis)
-        super().__init__(pearson_correlation, name, dtype, axis=axis)
+        self._start(**given(locals()))
 
 
-class ConcordanceCorrelation(MeanMetricWrapper):
+class ConcordanceCorrelation(MeanOfFunction):
     """The mean of `tg.metrics.concordance_correlation` along `axis`: 1 if predictions equal labels.
 
     >>> metric = tg.metrics.ConcordanceCorrelation()
@@ -212,17 +197,18 @@ class ConcordanceCorrelation(MeanMetricWrapper):
     0.9816
     """
 
+    function = concordance_correlation
+
     def __init__(
         self,
         name: str = "concordance_correlation",
         dtype: DTypeLike | None = None,
         axis: int = -1,
     ) -> None:
-        axis = as_size("ConcordanceCorrelation", "axis", axis)
-        super().__init__(concordance_correlation, name, dtype, axis=axis)
+        self._start(**given(locals()))
 
 
-class Hinge(_MeanOfFunction):
+class Hinge(MeanOfFunction):
     """The mean of `tg.losses.hinge`.
 
     >>> metric = tg.metrics.Hinge()
@@ -233,7 +219,7 @@ class Hinge(_MeanOfFunction):
     function = functions.hinge
 
 
-class SquaredHinge(_MeanOfFunction):
+class SquaredHinge(MeanOfFunction):
     """The mean of `tg.losses.squared_hinge`.
 
     >>> metric = tg.metrics.SquaredHinge()
@@ -244,7 +230,7 @@ class SquaredHinge(_MeanOfFunction):
     function = functions.squared_hinge
 
 
-class CategoricalHinge(_MeanOfFunction):
+class CategoricalHinge(MeanOfFunction):
     """The mean of `tg.losses.categorical_hinge`.
 
     >>> metric = tg.metrics.CategoricalHinge()
@@ -255,7 +241,7 @@ class CategoricalHinge(_MeanOfFunction):
     function = functions.categorical_hinge
 
 
-class KLDivergence(_MeanOfFunction):
+class KLDivergence(MeanOfFunction):
     """The mean of `tg.losses.kl_divergence`.
 
     >>> metric = tg.metrics.KLDivergence()
@@ -266,7 +252,7 @@ class KLDivergence(_MeanOfFunction):
     function = functions.kl_divergence
 
 
-class Poisson(_MeanOfFunction):
+class Poisson(MeanOfFunction):
     """The mean of `tg.losses.poisson`.
 
     >>> metric = tg.metrics.Poisson()
@@ -277,13 +263,15 @@ class Poisson(_MeanOfFunction):
     function = functions.poisson
 
 
-class BinaryCrossentropy(MeanMetricWrapper):
+class BinaryCrossentropy(MeanOfFunction):
     """The mean of `tg.losses.binary_crossentropy`.
 
     >>> metric = tg.metrics.BinaryCrossentropy()
     >>> round(float(metric([[0.0, 1.0]], [[0.25, 0.75]])), 4)
     0.2877
     """
+
+    function = functions.binary_crossentropy
 
     def __init__(
         self,
@@ -292,22 +280,18 @@ class BinaryCrossentropy(MeanMetricWrapper):
         from_logits: bool = False,
         label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__(
-            functions.binary_crossentropy,
-            name,
-            dtype,
-            from_logits=as_flag(type(self).__name__, "from_logits", from_logits),
-            label_smoothing=_share(self, label_smoothing),
-        )
+        self._start(**given(locals()))
 
 
-class CategoricalCrossentropy(MeanMetricWrapper):
+class CategoricalCrossentropy(MeanOfFunction):
     """The mean of `tg.losses.categorical_crossentropy`.
 
     >>> metric = tg.metrics.CategoricalCrossentropy()
     >>> round(float(metric([[0.0, 1.0]], [[0.25, 0.75]])), 4)
     0.2877
     """
+
+    function = functions.categorical_crossentropy
 
     def __init__(
         self,
@@ -317,22 +301,10 @@ class CategoricalCrossentropy(MeanMetricWrapper):
         label_smoothing: float = 0.0,
         axis: int = -1,
     ) -> None:
-        super().__init__(
-            functions.categorical_crossentropy,
-            name,
-            dtype,
-            from_logits=as_flag(type(self).__name__, "from_logits", from_logits),
-            label_smoothing=_share(self, label_smoothing),
-            axis=as_size(type(self).__name__, "axis", axis),
-        )
+        self._start(**given(locals()))
 
 
-def _share(metric: Metric, label_smoothing: float) -> float:
-    name = type(metric).__name__
-    return as_number(name, "label_smoothing", label_smoothing, low=0, high=1)
-
-
-class SparseCategoricalCrossentropy(MeanMetricWrapper):
+class SparseCategoricalCrossentropy(MeanOfFunction):
     """The mean of `tg.losses.sparse_categorical_crossentropy`, without labels equal to
     `ignore_class`.
 
@@ -340,6 +312,8 @@ class SparseCategoricalCrossentropy(MeanMetricWrapper):
     >>> round(float(metric([1], [[0.25, 0.75]])), 4)
     0.2877
     """
+
+    function = functions.sparse_categorical_crossentropy
 
     def __init__(
         self,
@@ -350,14 +324,7 @@ class SparseCategoricalCrossentropy(MeanMetricWrapper):
         axis: int = -1,
     ) -> None:
         self.ignore_class = ignore_class
-        super().__init__(
-            functions.sparse_categorical_crossentropy,
-            name,
-            dtype,
-            from_logits=as_flag(type(self).__name__, "from_logits", from_logits),
-            ignore_class=ignore_class,
-            axis=as_size(type(self).__name__, "axis", axis),
-        )
+        self._start(**given(locals()))
 
     def _masked(self, y_true: Tensor, values: Any, sample_weight: Any) -> Any:
         if self.ignore_class is None:

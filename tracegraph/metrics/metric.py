@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from tracegraph import initializers
 from tracegraph.array.arguments import as_function, as_shape, rank_of
@@ -13,7 +13,7 @@ from tracegraph.core.types import DType, as_dtype, float32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
-from tracegraph.losses.weighting import masked, of_one_rank, real
+from tracegraph.losses.weighting import checked_options, masked, of_one_rank, real
 from tracegraph.math.elementwise.arithmetic import divide_no_nan, multiply
 from tracegraph.math.reduction import reduce_mean, reduce_sum
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape, cast_to
@@ -252,6 +252,22 @@ class MeanMetricWrapper(Mean):
     def _masked(self, y_true: Tensor, values: Any, sample_weight: Any) -> Any:
         """The weights, which are 0 for rows that do not count."""
         return sample_weight
+
+
+class MeanOfFunction(MeanMetricWrapper):
+    """The mean of a function of ours, by default under its name. Its options are arguments of the
+    class."""
+
+    function: ClassVar[Callable[..., Any]]
+
+    def __init__(self, name: str = "", dtype: DTypeLike | None = None) -> None:
+        self._start(name, dtype)
+
+    def _start(self, name: str, dtype: DTypeLike | None, **options: Any) -> None:
+        """Sets up the metric from the arguments of its `__init__`: `**given(locals())`."""
+        function = type(self).function
+        own = function.__name__ if name == "" else name
+        super().__init__(function, own, dtype, **checked_options(type(self).__name__, options))
 
 
 __all__ = ["Mean", "MeanMetricWrapper", "Metric", "Sum"]

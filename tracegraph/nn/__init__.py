@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from tracegraph.api.absent import names_of
 from tracegraph.array.blocks import (
     depth_to_space as depth_to_space,
     space_to_batch as space_to_batch,
@@ -37,28 +38,8 @@ from tracegraph.nn.normalisation import *
 from tracegraph.nn.pooling import *
 from tracegraph.nn.sampled import *
 
-if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred names as public
-    __all__ = [
-        *(
-            "approx_max_k",
-            "approx_min_k",
-            "depth_to_space",
-            "experimental",
-            "in_top_k",
-            "l2_normalize",
-            "space_to_batch",
-        ),
-        *("space_to_depth", "top_k", "zero_fraction"),
-    ]
-    __all__ += activation.__all__
-    __all__ += convolutions.__all__
-    __all__ += ctc.__all__
-    __all__ += isotonic.__all__
-    __all__ += loss.__all__
-    __all__ += morphology.__all__
-    __all__ += normalisation.__all__
-    __all__ += pooling.__all__
-    __all__ += sampled.__all__
+if not TYPE_CHECKING:  # to a type checker, names starred from lists are public
+    __all__ = names_of(globals(), "experimental")
 
 # Submodules are not public names.
 del activation, convolutions, ctc, isotonic, loss, morphology, normalisation, pooling, sampled

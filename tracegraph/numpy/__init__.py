@@ -16,7 +16,7 @@ from __future__ import annotations
 import math as _math
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.api.absent import publish
+from tracegraph.api.absent import names_of, publish
 from tracegraph.core.types import (
     complex64 as complex64,
     complex128 as complex128,
@@ -31,16 +31,7 @@ from tracegraph.core.types import (
     uint32 as uint32,
     uint64 as uint64,
 )
-from tracegraph.numpy import (
-    creation,
-    data_types,
-    elementwise,
-    fft as fft,
-    linalg as linalg,
-    manipulation,
-    searching,
-    statistics,
-)
+from tracegraph.numpy import fft as fft, linalg as linalg
 from tracegraph.numpy.creation import *
 from tracegraph.numpy.data_types import *
 from tracegraph.numpy.elementwise import *
@@ -62,39 +53,8 @@ __array_api_version__ = "2024.12"
 
 e, inf, nan, newaxis, pi = _math.e, _math.inf, _math.nan, None, _math.pi
 
-if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred names as public
-    __all__ = [
-        "__array_api_version__",
-        "__array_namespace_info__",
-        "bool",
-        "complex64",
-        "complex128",
-        "e",
-        "fft",
-        "float32",
-        "float64",
-        "inf",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "linalg",
-        "matmul",
-        "nan",
-        "newaxis",
-        "pi",
-        "tensordot",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "vecdot",
-    ]
-    __all__ += creation.__all__
-    __all__ += data_types.__all__
-    __all__ += elementwise.__all__
-    __all__ += manipulation.__all__
-    __all__ += searching.__all__
-    __all__ += statistics.__all__
+if not TYPE_CHECKING:  # to a type checker, names imported as themselves are public
+    __all__ = names_of(globals(), "fft", "linalg")
+    __all__ += ["__array_api_version__", "__array_namespace_info__"]
 
 publish("tracegraph.numpy", "tracegraph.numpy.fft", "tracegraph.numpy.linalg")

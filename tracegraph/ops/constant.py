@@ -11,18 +11,12 @@ from tracegraph.core.shapes import Dim, Shape, Size, axis_count, is_static
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import DType, TensorType, int32, int64, type_of_array
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Batched, Derivative, MissingRule, Op, Tangents
+from tracegraph.ir.op import Batched, MissingRule, Op, WithoutDerivative
 from tracegraph.ir.tensor import Tensor
 
 
-class Nullary(Op, abstract=True):
+class Nullary(WithoutDerivative, abstract=True):
     """An op without operands: nothing flows back through it, and iterations share it."""
-
-    def vjp(self, g: Tensor, y: Tensor) -> Derivative:
-        return ()
-
-    def jvp(self, tangents: Tangents, y: Tensor) -> Derivative:
-        return None
 
     def batch(self, n: Size, batched: tuple[bool, ...]) -> Batched:
         return self(), False
@@ -104,7 +98,7 @@ class Iota(Nullary):
         return np.arange(self.size).astype(self.dtype.numpy_dtype)
 
 
-class RuntimeSize(Op):
+class RuntimeSize(WithoutDerivative):
     """A value as a size: `n -> i32[size]`, the numbers 0, 1, ..., n - 1, by whose shape n is known.
 
     A program of XLA has fixed shapes, so a run is cut here: the program before gives n, and what
@@ -124,12 +118,6 @@ class RuntimeSize(Op):
         if n.dtype is not int64 or n.shape != ():
             raise DTypeMismatch(f"a size is {n}, and it must be one integer", fix="use an int64")
         return TensorType(int32, (self.size,))
-
-    def vjp(self, g: Tensor, y: Tensor, n: Tensor) -> Derivative:
-        return (None,)
-
-    def jvp(self, tangents: Tangents, y: Tensor, n: Tensor) -> Derivative:
-        return None
 
     def batch(self, n: Size, batched: tuple[bool, ...], count: Tensor) -> Batched:
         raise Mismatch(

@@ -13,7 +13,15 @@ from tracegraph.core.source import Source
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TOKEN, TensorType, bool_
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Batched, Derivative, MissingRule, Op, Tangents, check_same_dtype
+from tracegraph.ir.op import (
+    Batched,
+    Derivative,
+    MissingRule,
+    Op,
+    Tangents,
+    WithoutDerivative,
+    check_same_dtype,
+)
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import Sum, full
 from tracegraph.ops.constant import Nullary
@@ -46,7 +54,7 @@ class Read(Elementwise):
         return value
 
 
-class Check(Op):
+class Check(WithoutDerivative):
     """Whether a condition holds; the program reports `message` and the operands if it does not."""
 
     message: str
@@ -55,12 +63,6 @@ class Check(Op):
         if not condition.dtype.is_bool or condition.shape != ():
             raise DTypeMismatch(f"the condition is {condition}, and it must be one truth value")
         return TensorType(bool_, ())
-
-    def vjp(self, g: Tensor, y: Tensor, *operands: Tensor) -> Derivative:
-        return (None,) * len(operands)
-
-    def jvp(self, tangents: Tangents, y: Tensor, *operands: Tensor) -> Derivative:
-        return None
 
     def batch(
         self, n: Size, batched: tuple[bool, ...], condition: Tensor, *operands: Tensor
@@ -74,7 +76,7 @@ class Check(Op):
         return condition
 
 
-class Store(Op):
+class Store(WithoutDerivative):
     """Gives a Variable a value before the effects that follow: `(token, handle, value) -> token`.
 
     Most assignments are outputs of a graph, stored when all of it has run. One that stands before
@@ -93,14 +95,6 @@ class Store(Op):
         _check_token(token)
         check_same_dtype(self.name, handle, value)
         return TOKEN
-
-    def vjp(self, g: Tensor, y: Tensor, token: Tensor, handle: Tensor, value: Tensor) -> Derivative:
-        return None, None, None
-
-    def jvp(
-        self, tangents: Tangents, y: Tensor, token: Tensor, handle: Tensor, value: Tensor
-    ) -> Derivative:
-        return None
 
     def batch(
         self, n: Size, batched: tuple[bool, ...], token: Tensor, handle: Tensor, value: Tensor
@@ -122,7 +116,7 @@ class FirstToken(Nullary):
         return TOKEN
 
 
-class Load(Op):
+class Load(WithoutDerivative):
     """The value of a Variable after the effects so far: `(token, handle) -> value`.
 
     It is read again after the call of a Python function, which may have assigned it. It stands
@@ -136,12 +130,6 @@ class Load(Op):
     def infer(self, token: TensorType, handle: TensorType) -> TensorType:
         _check_token(token)
         return handle
-
-    def vjp(self, g: Tensor, y: Tensor, token: Tensor, handle: Tensor) -> Derivative:
-        return None, None
-
-    def jvp(self, tangents: Tangents, y: Tensor, token: Tensor, handle: Tensor) -> Derivative:
-        return None
 
     def batch(self, n: Size, batched: tuple[bool, ...], token: Tensor, handle: Tensor) -> Batched:
         return self(token, handle), batched[1]

@@ -17,7 +17,15 @@ from tracegraph.core.shapes import Shape, Size, element_count, same_shape, stati
 from tracegraph.core.sparsity_patterns import Pattern, element_numbers, moved
 from tracegraph.core.types import DType, TensorType, bool_, int32, int64, type_of_array
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Batched, Derivative, KnownValues, Op, Tangents, check_same_dtype
+from tracegraph.ir.op import (
+    Batched,
+    Derivative,
+    KnownValues,
+    Op,
+    Tangents,
+    WithoutDerivative,
+    check_same_dtype,
+)
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full, linear_tangent, stack, zeros_of
 from tracegraph.ops.constant import DimSize, Iota, constant
@@ -343,13 +351,14 @@ class ScatterMin(ScatterExtreme):
     is_largest = False
 
 
-class ScatterIsExtreme(Op):
+class ScatterIsExtreme(WithoutDerivative):
     """Which elements are the largest of what meets at their place, or the smallest: those of x,
     and the updates; none is one of nan
 
     At each place one is found, as by `IsExtreme`.
     """
 
+    output_count = 2
     axis: int
     batch_dims: int
     clamps: bool
@@ -369,12 +378,6 @@ class ScatterIsExtreme(Op):
 
     def flops(self, x: TensorType, indices: TensorType, updates: TensorType) -> Size:
         return 3 * element_count(updates.shape)
-
-    def vjp(self, *values: Tensor | None) -> Derivative:
-        return None, None, None
-
-    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
-        return None, None
 
     def batch(
         self, n: Size, batched: tuple[bool, ...], x: Tensor, indices: Tensor, updates: Tensor

@@ -12,13 +12,13 @@ from tracegraph.core.shapes import Dim, Shape, Size, same_shape, same_size
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import DType, TensorType, int32, uint32
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Batched, Derivative, Op, Tangents, rule
+from tracegraph.ir.op import Batched, Derivative, Tangents, WithoutDerivative, rule
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import OverBatchAxes, batched_operands
 from tracegraph.ops.elementwise import EXP, FLOATING, MUL, Elementwise, Factors, scale
 
 
-class FromKey(OverBatchAxes, abstract=True):
+class FromKey(WithoutDerivative, OverBatchAxes, abstract=True):
     """Numbers made from a key."""
 
     counts_bits = True
@@ -30,12 +30,6 @@ class FromKey(OverBatchAxes, abstract=True):
     def infer(self, key: TensorType) -> TensorType:
         made = self.made()
         return made.with_shape((*key_batch(key), *made.shape))
-
-    def vjp(self, g: Tensor, y: Tensor, key: Tensor) -> Derivative:
-        return (None,)
-
-    def jvp(self, tangents: Tangents, y: Tensor, key: Tensor) -> Derivative:
-        return None
 
     def depends(self, key: Pattern) -> Pattern:
         raise NotImplementedError("a key depends on nothing that is differentiated")
@@ -93,7 +87,7 @@ class RandomPermutation(FromKey):
         return TensorType(int32, (self.size,))
 
 
-class FromParameters(OverBatchAxes, abstract=True):
+class FromParameters(WithoutDerivative, OverBatchAxes, abstract=True):
     """Numbers made from a key, one for each element of the parameters of a distribution, whose
     axes begin with the batch axes of the key. At a fixed key whole numbers move in steps, so they
     have no derivative."""
@@ -111,14 +105,6 @@ class FromParameters(OverBatchAxes, abstract=True):
         if same_shape(lead, first.shape[: len(lead)]) is None:
             raise Mismatch(f"the axes of {first} do not begin with those of the key {key}")
         return first
-
-    @rule
-    def vjp(self, g: Tensor, y: Tensor, *operands: Tensor) -> Derivative:
-        return (None,) * len(operands)
-
-    @rule
-    def jvp(self, tangents: Tangents, y: Tensor, *operands: Tensor) -> Derivative:
-        return None
 
     @rule
     def depends(self, key: Pattern, *parameters: Pattern) -> Pattern:
@@ -181,7 +167,7 @@ class GammaSlope(Elementwise):
         )
 
 
-class RandomFold(OverBatchAxes):
+class RandomFold(WithoutDerivative, OverBatchAxes):
     """A new key made of a key and a number, a uint32 with the batch axes of the key"""
 
     def infer(self, key: TensorType, data: TensorType) -> TensorType:
@@ -196,20 +182,15 @@ class RandomFold(OverBatchAxes):
             )
         return key
 
-    def vjp(self, g: Tensor, y: Tensor, key: Tensor, data: Tensor) -> Derivative:
-        return None, None
-
-    def jvp(self, tangents: Tangents, y: Tensor, key: Tensor, data: Tensor) -> Derivative:
-        return None
-
     def depends(self, key: Pattern, data: Pattern) -> Pattern:
         raise NotImplementedError("a key depends on nothing that is differentiated")
 
 
-class RngBitGenerator(Op):
+class RngBitGenerator(WithoutDerivative):
     """The next state and random bits of a generator of XLA: "rng_default", "rng_three_fry" or
     "rng_philox"; the state is a vector of four uint32, and leading axes of it are batch axes"""
 
+    output_count = 2
     shape: Shape
     dtype: DType
     algorithm: str
@@ -220,12 +201,6 @@ class RngBitGenerator(Op):
         if not self.dtype.name.startswith("uint"):
             raise DTypeMismatch(f"random bits are unsigned integers, not {self.dtype.name}")
         return state, TensorType(self.dtype, (*state.shape[:-1], *self.shape))
-
-    def vjp(self, *values: Tensor) -> Derivative:
-        return (None,)
-
-    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
-        return None, None
 
     def batch(self, n: Size, batched: tuple[bool, ...], state: Tensor) -> Batched:
         return self(*batched_operands(n, batched, (state,))), (True, True)

@@ -11,7 +11,7 @@ from tracegraph.core.shapes import Size, element_count, same_shape
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import DType, TensorType, bool_, int16, int32, int64, uint16
 from tracegraph.errors import DTypeMismatch, Mismatch, counted
-from tracegraph.ir.op import Batched, Derivative, Op, Tangents, check_same_dtype
+from tracegraph.ir.op import Batched, Derivative, Op, Tangents, WithoutDerivative, check_same_dtype
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import (
     Sum,
@@ -113,7 +113,7 @@ class Min(Extreme):
         return np.min(x, axis=self.axes, initial=highest(x.dtype))
 
 
-class IsExtreme(Op):
+class IsExtreme(WithoutDerivative):
     """Which elements are the largest along `axes`, or the smallest; none is one of nan
 
     Comparing x with its maximum may find none: where XLA computes x twice, once for each, it may
@@ -127,12 +127,6 @@ class IsExtreme(Op):
         check_kind(self.name, x, REAL_NUMBERS)
         without_axes(x, self.axes)  # which checks them
         return x.with_dtype(bool_)
-
-    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
-        return (None,)
-
-    def jvp(self, tangents: Tangents, y: Tensor, x: Tensor) -> Derivative:
-        return None
 
     def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return IsExtreme(shifted(self.axes, x), self.largest)(x), True
@@ -198,7 +192,7 @@ class Any(TruthReduction):
     reference = np.any
 
 
-class ArgExtreme(Op, abstract=True):
+class ArgExtreme(WithoutDerivative, abstract=True):
     """The index along `axis` of the extreme, the first of several; of nan if there is one."""
 
     axis: int
@@ -219,12 +213,6 @@ class ArgExtreme(Op, abstract=True):
                 fix="check that the tensor is not empty before it is reduced",
             )
         return TensorType(self.dtype, without_axis(x.shape, self.axis))
-
-    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
-        return (None,)
-
-    def jvp(self, tangents: Tangents, y: Tensor, x: Tensor) -> Derivative:
-        return None
 
     def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return type(self)(self.axis + 1, self.dtype)(x), True

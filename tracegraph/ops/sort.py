@@ -8,7 +8,7 @@ from tracegraph.core.shapes import Dim, Size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Batched, Derivative, Op, Tangents
+from tracegraph.ir.op import Batched, Derivative, Op, WithoutDerivative
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import OverBatchAxes, zeros_of
 from tracegraph.ops.elementwise import ORDERED, check_kind
@@ -52,7 +52,7 @@ class Sort(Op):
         return np.flip(np.sort(np.flip(x, self.axis), self.axis, kind="stable"), self.axis)
 
 
-class ArgSort(Op):
+class ArgSort(WithoutDerivative):
     """The int32 positions along `axis` that put x in order; equal elements keep their order"""
 
     axis: int
@@ -62,12 +62,6 @@ class ArgSort(Op):
         check_kind(self.name, x, ORDERED)
         check_axis(x, self.axis)
         return x.with_dtype(int32)
-
-    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
-        return (None,)
-
-    def jvp(self, tangents: Tangents, y: Tensor, x: Tensor) -> Derivative:
-        return None
 
     def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return ArgSort(self.axis + 1, self.descending)(x), True
@@ -121,7 +115,7 @@ class TopK(OverBatchAxes):
         return np.take_along_axis(x, indices, axis), indices
 
 
-class TrueIndices(OverBatchAxes):
+class TrueIndices(WithoutDerivative, OverBatchAxes):
     """The int32 positions of the first `size` true elements along the last axis; then 0"""
 
     size: Dim | int
@@ -130,12 +124,6 @@ class TrueIndices(OverBatchAxes):
         if not mask.dtype.is_bool or not mask.shape:
             raise DTypeMismatch(f"the mask is {mask}, and it must be a bool tensor with axes")
         return TensorType(int32, (*mask.shape[:-1], self.size))
-
-    def vjp(self, g: Tensor, y: Tensor, mask: Tensor) -> Derivative:
-        return (None,)
-
-    def jvp(self, tangents: Tangents, y: Tensor, mask: Tensor) -> Derivative:
-        return None
 
     def depends(self, mask: Pattern) -> Pattern:
         return Pattern.nothing(static_shape((*mask.shape[:-1], self.size)), mask.total)

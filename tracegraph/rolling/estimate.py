@@ -42,7 +42,7 @@ _FEWEST_NODES_OF_LONG_CALLS = 1_000
 def pays_off(runs: Sequence[BlockRun], assigned: Collection[Tensor]) -> bool:
     """Whether loops for all the runs save enough nodes, at little cost in run time. `assigned` are
     the states that the graph takes and gives new values."""
-    left_out = sum(map(_nodes_left_out, runs))
+    left_out = sum((len(run) - 1) * sum(map(_nodes_of, run.blocks[0])) for run in runs)
     if left_out < _FEWEST_NODES:
         return False
     is_long = left_out >= _FEWEST_NODES_OF_LONG_CALLS
@@ -57,10 +57,6 @@ def _states_saved(runs: Sequence[BlockRun], assigned: Collection[Tensor]) -> int
     stacks = {xs for xs in stacks if all(x in assigned for x in xs)}
     rows = {x for xs in stacks for x in xs}
     return max(0, len(rows) - len(stacks))
-
-
-def _nodes_left_out(run: BlockRun) -> int:
-    return (len(run) - 1) * sum(map(_nodes_of, run.blocks[0]))
 
 
 def _nodes_of(node: Node) -> int:

@@ -64,6 +64,8 @@ from tracegraph.tracing.name_scopes import scoped_name, told_name
 from tracegraph.tracing.trace import Trace, current_trace, innermost_trace, refuse_creation
 
 if TYPE_CHECKING:
+    from typing import TypedDict, Unpack
+
     from numpy.typing import NDArray
 
     from tracegraph.core.tensorshape import IndexedSlices
@@ -71,6 +73,11 @@ if TYPE_CHECKING:
     from tracegraph.ir.builder import Builder
     from tracegraph.ir.methods import TensorMethods
     from tracegraph.typing import DTypeLike, LayoutLike, ShapeLike, TensorLike
+
+    class _AssignOptions(TypedDict, total=False):
+        use_locking: bool
+        name: str | None
+
 else:
     TensorMethods = object
 
@@ -493,12 +500,7 @@ class Variable(Slot, TensorMethods):
     ) -> Variable: ...
     @overload
     def assign(
-        self,
-        value: TensorLike,
-        use_locking: bool = ...,
-        name: str | None = ...,
-        *,
-        read_value: Literal[False],
+        self, value: TensorLike, *, read_value: Literal[False], **options: Unpack[_AssignOptions]
     ) -> None: ...
     @overload
     def assign(
@@ -535,12 +537,7 @@ class Variable(Slot, TensorMethods):
     ) -> Variable: ...
     @overload
     def assign_add(
-        self,
-        delta: TensorLike,
-        use_locking: bool = ...,
-        name: str | None = ...,
-        *,
-        read_value: Literal[False],
+        self, delta: TensorLike, *, read_value: Literal[False], **options: Unpack[_AssignOptions]
     ) -> None: ...
     @overload
     def assign_add(
@@ -567,12 +564,7 @@ class Variable(Slot, TensorMethods):
     ) -> Variable: ...
     @overload
     def assign_sub(
-        self,
-        delta: TensorLike,
-        use_locking: bool = ...,
-        name: str | None = ...,
-        *,
-        read_value: Literal[False],
+        self, delta: TensorLike, *, read_value: Literal[False], **options: Unpack[_AssignOptions]
     ) -> None: ...
     @overload
     def assign_sub(
@@ -944,3 +936,11 @@ def values_now(variables: Mapping[str, Variable]) -> dict[str, Tensor]:
         contents = contents_of(variables.values())
     pairs = zip(variables.items(), contents, strict=True)
     return {key: variable.tensor_of(content) for (key, variable), content in pairs}
+
+
+#: What holds numbers of a known dtype.
+ARRAYS = (Tensor, Variable, np.ndarray, np.generic)
+
+
+def is_array(value: Any) -> bool:
+    return isinstance(value, ARRAYS)

@@ -140,23 +140,11 @@ def _opaque(value: Any) -> str:
     return "opaque" + quoted(getattr(value, "__qualname__", type(value).__qualname__))
 
 
-def _float_text(value: float) -> str:
-    return _float_texts(np.array([value]))[0]
-
-
-def _complex_text(value: complex) -> str:
-    return _element_texts(np.array([value]))[0]
-
-
 def _size_text(size: Dim) -> str:
     text = str(size)
     if text.removeprefix("-") not in _KEYWORDS:
         return text
     return f"-1*{text[1:]}" if text.startswith("-") else f"1*{text}"  # a name like `inf` or `f32`
-
-
-def _dtype_text(dtype: DType) -> str:
-    return _opaque(dtype) if dtype is token else dtype.short
 
 
 def _array_text(array: np.ndarray) -> str:
@@ -216,11 +204,11 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
     NoneType: lambda value: "none",
     bool: lambda value: "true" if value else "false",
     int: int.__repr__,
-    float: _float_text,
-    complex: _complex_text,
+    float: lambda value: _float_texts(np.array([value]))[0],
+    complex: lambda value: _element_texts(np.array([value]))[0],
     str: quoted,
     bytes: lambda value: f'bytes"{value.hex()}"',
-    DType: _dtype_text,
+    DType: lambda dtype: _opaque(dtype) if dtype is token else dtype.short,
     TensorType: str,
     ShapeVariable: str,
     Dim: _size_text,

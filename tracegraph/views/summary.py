@@ -232,8 +232,6 @@ def summary(graph: Graph, devices: bool = False) -> Summary:
     With `devices`, for the graph of a function, it also has `devices`, the compiled program's costs
     on several devices: the bytes that each holds of Variables, arguments and results, and the
     collectives with their lines, the bytes exchanged, and those that a device sends.
-    several devices, `devices`: the bytes that each holds of Variables, arguments and results, and
-    the collectives with their lines, the bytes that are exchanged, and those that a device sends.
 
     >>> f = tg.function(lambda x: tg.tanh(x))
     >>> table = f.get_concrete_function(tg.TensorSpec([3])).graph.summary()

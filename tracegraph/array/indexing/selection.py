@@ -254,10 +254,7 @@ def tensor_scatter_nd_sub(
     bad_indices_policy: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """`tensor` with `updates` subtracted at the index vectors.
-
-    Vectors out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
-    are the only `bad_indices_policy`.
+    """`tensor` with `updates` subtracted at the index vectors; see `tensor_scatter_nd_add`.
 
     >>> tg.tensor_scatter_nd_sub([1, 2, 3], [[1]], [10]).numpy()
     array([ 1, -8,  3], dtype=int32)
@@ -274,10 +271,8 @@ def tensor_scatter_nd_max(
     bad_indices_policy: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """`tensor` with the elements at the index vectors replaced by their maximum with the updates.
-
-    Vectors out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
-    are the only `bad_indices_policy`.
+    """`tensor` with the elements at the index vectors replaced by their maximum with the
+    updates; see `tensor_scatter_nd_add`.
 
     >>> tg.tensor_scatter_nd_max([1, 2, 3], [[1]], [9]).numpy()
     array([1, 9, 3], dtype=int32)
@@ -293,10 +288,8 @@ def tensor_scatter_nd_min(
     bad_indices_policy: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """`tensor` with the elements at the index vectors replaced by their minimum with the updates.
-
-    Vectors out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
-    are the only `bad_indices_policy`.
+    """`tensor` with the elements at the index vectors replaced by their minimum with the
+    updates; see `tensor_scatter_nd_add`.
 
     >>> tg.tensor_scatter_nd_min([1, 2, 3], [[1]], [0]).numpy()
     array([1, 0, 3], dtype=int32)

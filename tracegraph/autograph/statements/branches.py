@@ -8,8 +8,6 @@ import dis
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tracegraph import nest
 from tracegraph.autograph.statements.values import (
     SetUnlessLeft,
@@ -45,7 +43,7 @@ from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.elementwise import LogicalNot, NotEqual
-from tracegraph.state.variable import Variable
+from tracegraph.state.variable import is_array
 from tracegraph.tensor_arrays.array_states import (
     Need,
     chosen_alike,
@@ -110,7 +108,7 @@ class _Joined:
         leaves of its value, as the branch returned them."""
         leaves = [value] * len(self.leaves)
         if not is_undefined(value):
-            leaves = [next(results) if _is_array(x) else x for x in flattened(value)[0]]
+            leaves = [next(results) if is_array(x) else x for x in flattened(value)[0]]
         pairs = zip(leaves, self.leaves) if self.structure is not None else ()
         return [as_type(leaf, own.type) for leaf, own in pairs if own.type is not None]
 
@@ -229,11 +227,7 @@ def _with_flags(x: Any, y: Any, joined: _Joined) -> _Joined:
 
 def _arrays(value: Any) -> list[Any]:
     """The leaves of a value that a branch returns."""
-    return [] if is_undefined(value) else [*filter(_is_array, flattened(value)[0])]
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, (Tensor, Variable, np.ndarray, np.generic))
+    return [] if is_undefined(value) else [*filter(is_array, flattened(value)[0])]
 
 
 def _is_tensor(leaf: Any) -> bool:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from tracegraph.array.arguments import given, refuse
+from tracegraph.array.arguments import refuse
 from tracegraph.array.creation import zeros_like
 from tracegraph.array.joining import split
-from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import along_channels, format_of
 from tracegraph.layers.recurrent.cells import LSTMCell
-from tracegraph.layers.recurrent.rnn import Outputs, OwnRNN
+from tracegraph.layers.recurrent.rnn import ALONG_STEPS, Outputs, OwnRNN, takes_those_of
 from tracegraph.layers.windows.convolutions import CONVOLUTIONS, WindowedLayer
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from tracegraph.layers.recurrent.kinds import RecurrentSettings
-    from tracegraph.typing import (
-        ActivationLike,
-        ConstraintLike,
-        DTypeLike,
-        InitializerLike,
-        RegularizerLike,
-        Window,
-    )
+    from tracegraph.typing import ActivationLike, Window
 
     class _ConvLSTMSettings(RecurrentSettings, total=False):
         """What the constructors take besides what the overloads name."""
@@ -43,18 +36,9 @@ class ConvLSTM1DCell(LSTMCell, WindowedLayer):
 
     rank = 1
 
-    def __init__(
-        self,
-        filters: int,
-        kernel_size: Window,
-        strides: Window,
-        padding: str,
-        data_format: str | None,
-        dilation_rate: Window,
-        **of_lstm: Any,
-    ) -> None:
+    def __init__(self, filters: int, windows: Sequence[Any], **of_lstm: Any) -> None:
         super().__init__(filters, **of_lstm)
-        self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
+        self._set_windows(*windows)
         self.filters = filters
         self.gate_axis = -self.rank - 1 if self._is_first else -1
 
@@ -139,6 +123,7 @@ class ConvLSTM1D(OwnRNN[Outputs]):
         return_state: bool,
         **settings: Unpack[_ConvLSTMSettings],
     ) -> None: ...
+    @takes_those_of(LSTMCell, *ALONG_STEPS)
     def __init__(
         self,
         filters: int,
@@ -147,32 +132,11 @@ class ConvLSTM1D(OwnRNN[Outputs]):
         padding: str = "valid",
         data_format: str | None = None,
         dilation_rate: Window = 1,
-        activation: ActivationLike = "tanh",
-        recurrent_activation: ActivationLike = "sigmoid",
-        use_bias: bool = True,
-        kernel_initializer: InitializerLike = "glorot_uniform",
-        recurrent_initializer: InitializerLike = "orthogonal",
-        bias_initializer: InitializerLike = "zeros",
-        unit_forget_bias: bool = True,
-        kernel_regularizer: RegularizerLike = None,
-        recurrent_regularizer: RegularizerLike = None,
-        bias_regularizer: RegularizerLike = None,
-        activity_regularizer: RegularizerLike = None,
-        kernel_constraint: ConstraintLike = None,
-        recurrent_constraint: ConstraintLike = None,
-        bias_constraint: ConstraintLike = None,
-        dropout: float = 0.0,
-        recurrent_dropout: float = 0.0,
-        seed: int | None = None,
-        return_sequences: bool = False,
-        return_state: bool = False,
-        go_backwards: bool = False,
-        stateful: bool = False,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
+        *unnamed: Any,
+        **arguments: Any,
     ) -> None:
-        self._begin(given(locals()))
+        windows = (kernel_size, strides, padding, data_format, dilation_rate)
+        self._begin(filters=filters, windows=windows, **arguments)
 
     def _first_state(self, x: Tensor) -> Any:
         return self.cell.state_before(x[0])  # type: ignore[index]

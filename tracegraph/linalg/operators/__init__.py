@@ -1,5 +1,8 @@
 """Linear operators: matrices stored in a structured form with fewer numbers than elements."""
 
+from typing import TYPE_CHECKING
+
+from tracegraph.api.absent import names_of
 from tracegraph.linalg.operators import products
 from tracegraph.linalg.operators.banded import (
     LinearOperatorToeplitz as LinearOperatorToeplitz,
@@ -44,31 +47,5 @@ from tracegraph.linalg.operators.permuting import (
 # Imported because it installs the product of two operators.
 del products
 
-__all__ = [
-    "LinearOperator",
-    "LinearOperatorAdjoint",
-    "LinearOperatorBlockDiag",
-    "LinearOperatorBlockLowerTriangular",
-    "LinearOperatorCirculant",
-    "LinearOperatorCirculant2D",
-    "LinearOperatorCirculant3D",
-    "LinearOperatorComposition",
-    "LinearOperatorDiag",
-    "LinearOperatorFullMatrix",
-    "LinearOperatorHouseholder",
-    "LinearOperatorIdentity",
-    "LinearOperatorInversion",
-    "LinearOperatorKronecker",
-    "LinearOperatorLowRankUpdate",
-    "LinearOperatorLowerTriangular",
-    "LinearOperatorPermutation",
-    "LinearOperatorScaledIdentity",
-    "LinearOperatorToeplitz",
-    "LinearOperatorTridiag",
-    "LinearOperatorZeros",
-]
-
-# They are pickled, and shown, under the names that users import.
-for _name in __all__:
-    globals()[_name].__module__ = "tracegraph.linalg"
-del _name
+if not TYPE_CHECKING:  # to a type checker, names imported as themselves are public
+    __all__ = names_of(globals())

@@ -43,15 +43,25 @@ class Circular(LinearOperator):
 
     _depth: int
 
-    def _set_spectrum(self, spectrum: Any, dtype: Any, arguments: dict[str, Any]) -> None:
-        name = arguments["name"]
+    def __init__(
+        self,
+        spectrum: TensorLike,
+        input_output_dtype: DTypeLike = complex64,
+        is_non_singular: bool | None = None,
+        is_self_adjoint: bool | None = None,
+        is_positive_definite: bool | None = None,
+        is_square: bool | None = True,
+        name: str = "",
+    ) -> None:
+        name = name or type(self).__name__
+        arguments = given(locals())
         self._spectrum = parameter(name, spectrum, self._depth, "the spectrum")
         if not (self._spectrum.dtype.is_complex or self._spectrum.dtype.is_floating):
             fact = f"{name}: the spectrum is of {self._spectrum.dtype.name}"
             fail(SignatureError, fact, fix="give floating or complex numbers")
         is_real = not self._spectrum.dtype.is_complex
         self._promise(
-            as_dtype(dtype),
+            as_dtype(input_output_dtype),
             arguments,
             is_self_adjoint=(is_real or None, "an operator with a real spectrum is self-adjoint"),
             is_square=(True, "circular convolutions are square"),
@@ -194,18 +204,6 @@ class LinearOperatorCirculant(Circular):
 
     _depth = 1
 
-    def __init__(
-        self,
-        spectrum: TensorLike,
-        input_output_dtype: DTypeLike = complex64,
-        is_non_singular: bool | None = None,
-        is_self_adjoint: bool | None = None,
-        is_positive_definite: bool | None = None,
-        is_square: bool | None = True,
-        name: str = "LinearOperatorCirculant",
-    ) -> None:
-        self._set_spectrum(spectrum, input_output_dtype, given(locals()))
-
 
 class LinearOperatorCirculant2D(Circular):
     """Circular convolutions of images, each of which is a column of n m numbers.
@@ -219,18 +217,6 @@ class LinearOperatorCirculant2D(Circular):
 
     _depth = 2
 
-    def __init__(
-        self,
-        spectrum: TensorLike,
-        input_output_dtype: DTypeLike = complex64,
-        is_non_singular: bool | None = None,
-        is_self_adjoint: bool | None = None,
-        is_positive_definite: bool | None = None,
-        is_square: bool | None = True,
-        name: str = "LinearOperatorCirculant2D",
-    ) -> None:
-        self._set_spectrum(spectrum, input_output_dtype, given(locals()))
-
 
 class LinearOperatorCirculant3D(Circular):
     """Circular convolutions of volumes, each of which is a column of numbers.
@@ -243,15 +229,3 @@ class LinearOperatorCirculant3D(Circular):
     """
 
     _depth = 3
-
-    def __init__(
-        self,
-        spectrum: TensorLike,
-        input_output_dtype: DTypeLike = complex64,
-        is_non_singular: bool | None = None,
-        is_self_adjoint: bool | None = None,
-        is_positive_definite: bool | None = None,
-        is_square: bool | None = True,
-        name: str = "LinearOperatorCirculant3D",
-    ) -> None:
-        self._set_spectrum(spectrum, input_output_dtype, given(locals()))
