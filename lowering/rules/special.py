@@ -16,7 +16,7 @@ from jax.scipy import special
 from lowering.rules import lowers
 from lowering.rules.bessel import EULER, bessel_j, bessel_k, bessel_y, polynomial
 from lowering.rules.exponential_integral import expint
-from lowering.rules.incomplete import beta, in_blocks, lower_gamma, upper_gamma
+from lowering.rules.incomplete import beta, in_blocks, lower_gamma, lower_gamma_by_a, upper_gamma
 from tracegraph.ops import special as ops
 
 Function = Callable[..., Any]
@@ -65,7 +65,7 @@ def _igamma(op: ops.Igamma, a: Any, x: Any) -> Any:
     is_beyond = jnp.isposinf(a) & (x < jnp.inf)
     inner = jnp.where(is_beyond, 1, a)
     if op.order == 1:
-        found = _wide(partial(in_blocks, lax.igamma_grad_a))(inner, x)
+        found = _wide(partial(in_blocks, lower_gamma_by_a))(inner, x)
     else:
         found = _wide(_differentiated(_lower_gamma, op.order))(inner, x)
     return jnp.where(is_beyond, 0, found)
