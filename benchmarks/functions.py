@@ -1,7 +1,7 @@
 """Functions beside TensorFlow's, in one process: ``python -m benchmarks.functions``.
 
-For each, the quickest of some calls in turns: the values, and the gradients by all floating-point
-operands of the sum of their squares. Names as arguments choose some of them.
+For each, the processor time of the quickest of some calls in turns: the values, and the gradients
+by all floating-point operands of the sum of their squares. Names as arguments choose some of them.
 """
 
 import sys
@@ -68,6 +68,14 @@ CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
         lambda t, x: t.random.stateless_gamma(x.shape, [1, 2], alpha=x),
         [positive(200, 200)],
     ),
+    "poisson": (
+        lambda t, x: t.random.stateless_poisson(x.shape, [1, 2], lam=5 * x),
+        [positive(500, 500)],
+    ),
+    "binomial": (
+        lambda t, x: t.random.stateless_binomial(x.shape, [1, 2], 100 * x, x / (x + 1)),
+        [positive(500, 500)],
+    ),
     "igamma": (lambda t, x: t.math.igamma(x, x + 1), [positive(300, 300)]),
     "betainc": (
         lambda t, x: t.math.betainc(t.stop_gradient(x), t.stop_gradient(x), x / (x + 1)),
@@ -75,6 +83,10 @@ CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
     ),
     "asin": (lambda t, x: t.asin(x / 10), [normal(1000, 1000)]),
     "atan2": (lambda t, x, y: t.atan2(x, y), [normal(1000, 1000), normal(1000, 1000)]),
+    **{
+        name: (lambda t, x, name=name: getattr(t.math.special, name)(8 * x), [positive(500, 500)])
+        for name in ("bessel_j0", "bessel_y1", "bessel_k0", "bessel_k1e", "expint")
+    },
     "sin": (lambda t, x: t.sin(x), [normal(1000, 1000)]),
     "floordiv": (lambda t, x: x // 0.7, [normal(1000, 1000)]),
 }
@@ -101,9 +113,9 @@ def calls_of(t: Any, function: Callable[..., Any], given: list[np.ndarray]) -> l
 
 
 def milliseconds(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     call()
-    return 1e3 * (time.perf_counter() - start)
+    return 1e3 * (time.process_time() - start)
 
 
 def main() -> None:

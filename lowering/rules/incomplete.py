@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -55,16 +56,85 @@ def upper_gamma(a: Any, x: Any) -> Any:
 def _gamma_parts(a: Any, x: Any) -> tuple[Any, Any, Any]:
     """Where the lower function is computed, it, and the upper one elsewhere. The other numbers of
     both are those that converge at once."""
-    is_right = (a > 0) & (x > 0) & (a < jnp.inf) & (x < jnp.inf)
-    a, x = jnp.where(is_right, a, 1), jnp.where(is_right, x, 1)
-    is_low = ~((x >= 1) & (x > a))
+    is_low, a, x = _sides(a, x)
     scale = jnp.exp(a * jnp.log(x) - x - lax.lgamma(a))
-    near = jnp.where(is_low, x, 0)
-    series = _summed(lambda k, term: term * (near / (a + k)), jnp.ones_like(a))
     p, far = jnp.where(is_low, 1, a), jnp.where(is_low, 2, x)
     first = far + 1 - p
     fraction = _continued(lambda k: [(k * (p - k), first + 2 * k)], first)
-    return is_low, scale * series / a, scale / fraction
+    return is_low, scale * _series(jnp.where(is_low, x, 0), a) / a, scale / fraction
+
+
+def _sides(a: Any, x: Any) -> tuple[Any, Any, Any]:
+    """Where the lower function is computed; and a and x, 1 where the ends are set later."""
+    is_right = (a > 0) & (x > 0) & (a < jnp.inf) & (x < jnp.inf)
+    # The logarithm of numbers below the smallest normal one is infinite here.
+    a, x = (
+        jnp.where(is_right, a, 1),
+        jnp.where(is_right, jnp.maximum(x, jnp.finfo(x.dtype).tiny), 1),
+    )
+    return ~((x >= 1) & (x > a)), a, x
+
+
+def _series(x: Any, a: Any) -> Any:
+    return _summed(lambda k, term: term * (x / (a + k)), jnp.ones_like(a))
+
+
+def lower_gamma_by_a(a: Any, x: Any) -> Any:
+    """The derivative of igamma(a, x) by a."""
+    relative, p, z = _relative_slope(a, x)
+    found = relative * jnp.exp(p * jnp.log(z) - z - lax.lgamma(p))
+    is_end = (x == 0) | jnp.isposinf(x) | jnp.isposinf(a)
+    return jnp.where((a > 0) & (x >= 0), jnp.where(is_end, 0, found), jnp.nan)
+
+
+def slope_of_number(a: Any, x: Any) -> Any:
+    """How a number x of the gamma distribution moves with a while igamma(a, x) stays the same."""
+    relative, _, z = _relative_slope(a, x)
+    is_known = (a > 0) & (x >= 0) & (a < jnp.inf) & (x < jnp.inf)
+    return jnp.where(is_known, jnp.where(x == 0, 0, -z * relative), jnp.nan)
+
+
+def _relative_slope(a: Any, x: Any) -> tuple[Any, Any, Any]:
+    """The derivative of igamma(a, x) by a over x ** a e ** -x / gamma(a); and a and x, 1 where the
+    ends are set later."""
+    is_low, p, z = _sides(a, x)
+    near, logarithm = jnp.where(is_low, z, 0), jnp.log(z)
+    series, by_p = jax.jvp(partial(_series, near), (p,), (jnp.ones_like(p),))
+    # For small a, of x ** a e ** -x / gamma(a + 1), whose derivative is small there.
+    low = (series * (logarithm - lax.digamma(p + 1)) + by_p) / p
+    fraction, slope = _fraction_and_slope(jnp.where(is_low, 1, p), jnp.where(is_low, 2, z))
+    high = (slope + lax.digamma(p) - logarithm) / fraction
+    return jnp.where(is_low, low, high), p, z
+
+
+def _fraction_and_slope(a: Any, x: Any) -> tuple[Any, Any]:
+    """The fraction of the upper function, by Lentz's method as in `_continued`, and the derivative
+    of its logarithm by a, which goes on where a whole number a ends the fraction itself."""
+    eps, first = jnp.finfo(x.dtype).eps, x + 1 - a
+
+    def step(state: Any) -> Any:
+        k, total, slope, (upper, by_upper), (lower, by_lower), _ = state
+        p, q = k * (a - k), first + 2 * k
+        by_upper = -1 + (k - p * (by_upper / upper)) / upper
+        by_lower = -1 + k * lower + p * by_lower
+        upper, lower = q + p / upper, 1 / (q + p * lower)
+        by_lower = -lower * lower * by_lower
+        change, waits = by_upper / upper + by_lower / lower, is_left(state)
+        total = jnp.where(waits, total * (upper * lower), total)
+        slope = jnp.where(waits, slope + change, slope)
+        change = jnp.maximum(jnp.abs(upper * lower - 1), jnp.abs(change))
+        return k + 1, total, slope, (upper, by_upper), (lower, by_lower), change
+
+    def goes_on(state: Any) -> Any:
+        return (state[0] < _STEPS) & jnp.any(is_left(state))
+
+    def is_left(state: Any) -> Any:
+        return state[5] > 8 * eps * jnp.maximum(1, jnp.abs(state[2]))
+
+    zero, one = jnp.zeros_like(first), jnp.ones_like(first)
+    start = (first.dtype.type(1), first, -1 / first, (first, -one), (zero, zero), one)
+    state = lax.while_loop(goes_on, step, start)
+    return state[1], jnp.where(is_left(state), jnp.nan, state[2])
 
 
 def _with_ends(found: Any, at_zero: int, at_infinity: int, a: Any, x: Any) -> Any:

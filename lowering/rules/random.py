@@ -14,8 +14,11 @@ from jax import lax
 from jax.extend.random import define_prng_impl, threefry_prng_impl
 
 from lowering import sizes
+from lowering.device import x64
 from lowering.rules import lowers
-from lowering.rules.incomplete import in_blocks
+from lowering.rules.incomplete import in_blocks, slope_of_number
+from lowering.rules.threefry import Words, hashed, threefry
+from lowering.rules.whole_numbers import binomial, drawn_again, poisson
 from tracegraph.ops import random as ops
 
 
@@ -26,44 +29,11 @@ def _per_key(make: Callable[..., Any], key: Any, *others: Any) -> Any:
     return make(key, *others)
 
 
-#: A rate above which JAX's numbers of the Poisson distribution are not used. JAX computes their
-#: probabilities in float32: at 1e8 their variance is half as large again as it should be.
-_MANY = 2.0**16
-#: What is folded into a key for numbers that do not depend on those that JAX makes from its halves.
-_OTHER_NUMBERS = 0x6E6F726D
-#: Threefry's rotations, of the even and the odd groups of four rounds, and its constant: Salmon et
-#: al., Parallel random numbers: as easy as 1, 2, 3 (2011), table 2 and section 4.3.
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_PARITY = 0x1BD11BDA
-_GROUPS = 5
-
-
-#: The two words that a key and a count make, each an array: numbers, or another key.
-Words = tuple[Any, Any]
-
-
-def _threefry(key: Any, count: Any) -> Words:
-    """The two words of Threefry-2x32 with 20 rounds for each count, whose upper word is 0.
-
-    On CPUs JAX lowers the rounds to a loop, which keeps its state in memory. It takes up to 11
-    times as long to compile, depending on the shape, and up to twice as long to run.
-    """
-    keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(_PARITY))
-    x, y = jnp.broadcast_to(keys[0], count.shape), count + keys[1]
-    for group in range(_GROUPS):
-        for distance in _ROTATIONS[group % 2]:
-            x = x + y
-            y = x ^ ((y << np.uint32(distance)) | (y >> np.uint32(32 - distance)))
-        x = x + keys[(group + 1) % 3]
-        y = y + keys[(group + 2) % 3] + np.uint32(group + 1)
-    return x, y
-
-
 def _random_bits(key: Any, width: int, shape: Sequence[Any]) -> Any:
     """JAX's numbers of `width` bits, bit for bit."""
     if not _is_known(shape):
         return threefry_prng_impl.random_bits(key, width, shape)
-    return _bits_of(_threefry(key, _positions(shape)), width)
+    return _bits_of(threefry(key, _positions(shape)), width)
 
 
 def _is_known(shape: Sequence[Any]) -> bool:
@@ -161,26 +131,16 @@ def _gamma(op: ops.RandomGamma, key: Any, alpha: Any) -> Any:
         draw = jax.random.loggamma if op.log_space else jax.random.gamma
         return _per_key(lambda k, a: draw(_wrap(k, _JAX), a, dtype=a.dtype), key, alpha)
     places = _positions(alpha.shape[key.ndim - 1 :])
-    keys = _per_key(lambda k: _threefry(k, places), key)
+    keys = _per_key(lambda k: threefry(k, places), key)
     keys, flat = tuple(word.reshape(-1) for word in keys), alpha.reshape(-1)
-    first, other = _hashed((keys, 0), (keys, 1))
+    first, other = hashed((keys, 0), (keys, 1))
     cubes = (_accepted if flat.size <= _FEW else _collected)(first, flat)
-    (words,) = _hashed((other, 0))
+    (words,) = hashed((other, 0))
     return _scaled(cubes, words, flat, op.log_space).reshape(alpha.shape)
 
 
 #: So many numbers are all drawn until the last is accepted.
 _FEW = 4096
-
-
-def _hashed(*pairs: tuple[Words, int]) -> list[Words]:
-    """The words of some keys and counts. They are computed as one array, which compiles once, and
-    which XLA does not compute again for each use."""
-    x, y = (jnp.stack([key[k] for key, _ in pairs]) for k in range(2))
-    counts = np.array([count for _, count in pairs], np.uint32)
-    words = _threefry((x, y), jnp.broadcast_to(counts[:, None], x.shape))
-    x, y = lax.optimization_barrier(words)
-    return [*zip(x, y, strict=True)]
 
 
 def _number(draw: Callable[..., Any], words: Words, dtype: Any) -> Any:
@@ -211,10 +171,10 @@ def _accepted(key: Words, alpha: Any, is_wanted: Any = None) -> Any:
 
     def attempt(state: Any) -> Any:
         key, normal_key, cube, waits = state
-        next_key, uniform_key, next_normal, normal = _hashed(
+        next_key, uniform_key, next_normal, normal = hashed(
             (key, 0), (key, 2), (normal_key, 0), (normal_key, 1)
         )
-        normal, uniform, fresh = _hashed((normal, 0), (uniform_key, 0), (next_key, 1))
+        normal, uniform, fresh = hashed((normal, 0), (uniform_key, 0), (next_key, 1))
         found, is_positive, is_refused = _proposed(normal, uniform, alpha)
         # A proposal that is not positive is followed by another normal number alone.
         key = _chosen(is_positive, next_key, key)
@@ -223,7 +183,7 @@ def _accepted(key: Words, alpha: Any, is_wanted: Any = None) -> Any:
         return key, normal_key, cube, waits & (~is_positive | is_refused)
 
     waits = jnp.ones(alpha.shape, bool) if is_wanted is None else is_wanted
-    start = key, *_hashed((key, 1)), jnp.ones_like(alpha), waits
+    start = key, *hashed((key, 1)), jnp.ones_like(alpha), waits
     return lax.while_loop(lambda state: jnp.any(state[3]), attempt, start)[2]
 
 
@@ -234,26 +194,16 @@ def _chosen(condition: Any, x: Words, y: Words) -> Words:
 def _collected(key: Words, alpha: Any) -> Any:
     """As `_accepted`: those whose first proposal is not accepted, of which there are 5 % at most,
     are drawn again together, a sixteenth of all at a time."""
-    normal, uniform = _hashed((key, 1), (key, 2))
-    normal, uniform = _hashed((normal, 1), (uniform, 0))
-    (normal,) = _hashed((normal, 0))
+    normal, uniform = hashed((key, 1), (key, 2))
+    normal, uniform = hashed((normal, 1), (uniform, 0))
+    (normal,) = hashed((normal, 0))
     cube, is_positive, is_refused = _proposed(normal, uniform, alpha)
-    size = alpha.shape[0]
-    ranks = lax.iota(np.int32, size // 16)
 
-    def draw(state: Any) -> Any:
-        cubes, waits = state
-        counts = jnp.cumsum(waits.astype(np.int32))
-        is_wanted = ranks < counts[-1]
-        places = jnp.minimum(jnp.searchsorted(counts, ranks + 1), size - 1)
+    def draw(places: Any, is_wanted: Any) -> Any:
         own = key[0][places], key[1][places]
-        found = _accepted(own, alpha[places], is_wanted)
-        places = jnp.where(is_wanted, places, size + ranks)  # the others are put nowhere
-        change = {"mode": "drop", "unique_indices": True}
-        return cubes.at[places].set(found, **change), waits.at[places].set(False, **change)
+        return _accepted(own, alpha[places], is_wanted)
 
-    start = cube, ~is_positive | is_refused
-    return lax.while_loop(lambda state: jnp.any(state[1]), draw, start)[0]
+    return drawn_again(draw, cube, ~is_positive | is_refused, 16)
 
 
 def _scaled(cube: Any, words: Words, alpha: Any, log_space: bool) -> Any:
@@ -270,29 +220,39 @@ def _scaled(cube: Any, words: Words, alpha: Any, log_space: bool) -> Any:
 
 @lowers(ops.RandomPoisson)
 def _poisson(op: ops.RandomPoisson, key: Any, rate: Any) -> Any:
-    def draw(k: Any, rate: Any) -> Any:
-        own = _wrap(k, _JAX)  # JAX takes no other
-        few = jax.random.poisson(own, jnp.minimum(rate, _MANY), dtype=jnp.int32)
-        n = jax.random.normal(jax.random.fold_in(_wrap(k), _OTHER_NUMBERS), rate.shape, rate.dtype)
-        # Normal numbers with the skewness of the distribution, by Cornish and Fisher's expansion.
-        many = jnp.round(rate + jnp.sqrt(rate) * n + (n * n - 1) / 6)
-        many = jnp.where(jnp.isinf(rate), rate, many)
-        return jnp.where(rate > _MANY, many, few.astype(rate.dtype))
-
-    return _per_key(draw, key, rate)
+    return _whole(poisson, key, rate)
 
 
 @lowers(ops.RandomBinomial)
 def _binomial(op: ops.RandomBinomial, key: Any, counts: Any, chances: Any) -> Any:
-    def draw(k: Any, counts: Any, chances: Any) -> Any:
-        return jax.random.binomial(_wrap(k), counts, chances, dtype=counts.dtype)
+    return _whole(binomial, key, counts, chances)
 
-    return _per_key(draw, key, counts, chances)
+
+def _whole(draw: Callable[..., Any], key: Any, *parameters: Any) -> Any:
+    """Whole numbers of float64, each made from two words of its own."""
+    shape, dtype = parameters[0].shape, parameters[0].dtype
+    if 0 in shape:
+        return parameters[0]
+    words = _per_key(lambda k: _words(k, shape[key.ndim - 1 :]), key)
+    with x64():
+        flat = (lax.convert_element_type(x, np.float64).reshape(-1) for x in parameters)
+        found = draw(tuple(word.reshape(-1) for word in words), *flat)
+        return lax.convert_element_type(found.reshape(shape), dtype)
+
+
+def _words(key: Any, shape: Sequence[Any]) -> Words:
+    """Two words for each element."""
+    if _is_known(shape):
+        return threefry(key, _positions(shape))
+    bits = jax.random.bits(_wrap(key), (2, *shape), np.uint32)
+    return bits[0], bits[1]
 
 
 @lowers(ops.GammaSlope)
 def _gamma_slope(op: ops.GammaSlope, alpha: Any, number: Any) -> Any:
-    return in_blocks(lax.random_gamma_grad, alpha, number)
+    wide = jnp.promote_types(alpha.dtype, np.float32)
+    xs = (lax.convert_element_type(x, wide) for x in (alpha, number))
+    return lax.convert_element_type(in_blocks(slope_of_number, *xs), alpha.dtype)
 
 
 @lowers(ops.RandomPermutation)

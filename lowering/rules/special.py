@@ -1,8 +1,5 @@
-"""Lowering of `tracegraph.ops.special`: JAX's functions, and those that it does not have.
-
-What it does not have is computed by formulas that converge to full precision with few terms: the
-trapezoidal rule for periodic or quickly vanishing functions, and series where x is small or large.
-"""
+"""Lowering of `tracegraph.ops.special`: JAX's functions, and those that it does not have or
+computes slowly."""
 
 from __future__ import annotations
 
@@ -13,12 +10,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.scipy import special
 
 from lowering.rules import lowers
-from lowering.rules.incomplete import beta, in_blocks, lower_gamma, upper_gamma
+from lowering.rules.bessel import EULER, bessel_j, bessel_k, bessel_y, polynomial
+from lowering.rules.exponential_integral import expint
+from lowering.rules.incomplete import beta, in_blocks, lower_gamma, lower_gamma_by_a, upper_gamma
 from tracegraph.ops import special as ops
 
 Function = Callable[..., Any]
@@ -67,7 +65,7 @@ def _igamma(op: ops.Igamma, a: Any, x: Any) -> Any:
     is_beyond = jnp.isposinf(a) & (x < jnp.inf)
     inner = jnp.where(is_beyond, 1, a)
     if op.order == 1:
-        found = _wide(partial(in_blocks, lax.igamma_grad_a))(inner, x)
+        found = _wide(partial(in_blocks, lower_gamma_by_a))(inner, x)
     else:
         found = _wide(_differentiated(_lower_gamma, op.order))(inner, x)
     return jnp.where(is_beyond, 0, found)
@@ -95,7 +93,7 @@ def _upper_gamma(a: Any, x: Any) -> Any:
 def _log_gamma_of_next(a: Any) -> Any:
     """log(gamma(a + 1)) to full precision near a = 0: by the series around 2, which converges
     faster than that around 1."""
-    series = _polynomial(_LOG_GAMMA_NEAR_TWO, a) - jnp.log1p(a)
+    series = polynomial(_LOG_GAMMA_NEAR_TWO, a) - jnp.log1p(a)
     return jnp.where(a < 0.5, series, lax.lgamma(a + 1))
 
 
@@ -121,14 +119,14 @@ def _summed(following: Function, first: Any) -> Any:
     return lax.fori_loop(1, _TERMS, add, (first, first))[1]
 
 
-def _continued(parts: Function, first: Any, terms: int = _TERMS) -> Any:
+def _continued(parts: Function, first: Any) -> Any:
     """first + p_1 / (q_1 + p_2 / (q_2 + ...)) with p_k, q_k = parts(k), from the inside out."""
 
     def step(i: Any, tail: Any) -> Any:
-        p, q = parts((terms - i).astype(first.dtype))
+        p, q = parts((_TERMS - i).astype(first.dtype))
         return p / (q + tail)
 
-    return first + lax.fori_loop(0, terms, step, jnp.zeros_like(first))
+    return first + lax.fori_loop(0, _TERMS, step, jnp.zeros_like(first))
 
 
 @lowers(ops.Betainc)
@@ -203,11 +201,9 @@ def _euler_maclaurin(x: Any, q: Any) -> Any:
     return total
 
 
-_EULER = 0.5772156649015329
-
 #: The coefficients of log(gamma(2 + a)) in powers of a.
 _LOG_GAMMA_NEAR_TWO = [
-    *(0.0, 1 - _EULER),
+    *(0.0, 1 - EULER),
     *((-1) ** k * (_euler_maclaurin(k, 2.0) / k) for k in range(2, 28)),
 ]
 
@@ -220,148 +216,8 @@ def log_gamma(x: Any) -> Any:
 def _log_gamma(x: Any) -> Any:
     is_near, is_low = jnp.abs(x - 1.5) < 1, x < 1.5
     a = jnp.where(is_near, x - jnp.where(is_low, 1, 2), 0)
-    near = _polynomial(_LOG_GAMMA_NEAR_TWO, a) - jnp.where(is_low, jnp.log1p(a), 0)
+    near = polynomial(_LOG_GAMMA_NEAR_TWO, a) - jnp.where(is_low, jnp.log1p(a), 0)
     return jnp.where(is_near, near, lax.lgamma(x))
-
-
-# Bessel functions.
-
-#: From here on the asymptotic series of the ordinary functions has full precision.
-_FAR, _FAR_TERMS = 25.0, 24
-
-
-def _angles(count: int) -> np.ndarray:
-    """Angles in the first quarter of a circle, equally far from each other."""
-    return (np.arange(count) + 0.5) * (np.pi / 2 / count)
-
-
-def _log_weights(count: int) -> np.ndarray:
-    """With these weights cos(x sin(t)) is summed to the sum over k of (-1) ** k J(2 k, x) / k."""
-    k = np.arange(1, count + 1)
-    return np.cos(2 * np.outer(_angles(count), k)) @ ((-1.0) ** k / k) / count
-
-
-def _over_circle(function: Function, x: Any, weights: np.ndarray) -> Any:
-    """The sum of weights[j] * function(x, sine of angle j)."""
-    sines = jnp.asarray(np.sin(_angles(len(weights))), x.dtype)
-    return jnp.sum(jnp.asarray(weights, x.dtype) * function(x[..., None], sines), axis=-1)
-
-
-def _near_j(order: int, x: Any) -> Any:
-    weights = np.full(20, 1 / 20)
-    if order == 0:
-        return _over_circle(lambda x, sine: jnp.cos(x * sine), x, weights)
-    return _over_circle(lambda x, sine: sine * jnp.sin(x * sine), x, weights)
-
-
-def _near_y(order: int, x: Any) -> Any:
-    """The function of order 0 by Neumann's series, and that of order 1 by its derivative."""
-    weights = _log_weights(40)
-    logarithm = jnp.log(x / 2) + _EULER
-    if order == 0:
-        rest = _over_circle(lambda x, sine: jnp.cos(x * sine), x, weights)
-        return (2 / np.pi) * (logarithm * _near_j(0, x) - 2 * rest)
-    rest = _over_circle(lambda x, sine: sine * jnp.sin(x * sine), x, weights)
-    return (2 / np.pi) * (logarithm * _near_j(1, x) - _near_j(0, x) / x - 2 * rest)
-
-
-def _far_pair(order: int, x: Any) -> tuple[Any, Any]:
-    """The functions of the first and the second kind, for large x."""
-    terms = [1.0]
-    for k in range(1, _FAR_TERMS):
-        terms.append(terms[-1] * (4 * order**2 - (2 * k - 1) ** 2) / (8 * k))
-    inverse = 1 / x
-    even = _polynomial([t * (-1) ** k for k, t in enumerate(terms[::2])], inverse * inverse)
-    odd = _polynomial([t * (-1) ** k for k, t in enumerate(terms[1::2])], inverse * inverse)
-    odd = odd * inverse
-    sine, cosine = jnp.sin(x), jnp.cos(x)
-    # Of the angle x - pi / 4, or x - 3 pi / 4, without rounding it.
-    c, s = (cosine + sine, sine - cosine) if order == 0 else (sine - cosine, -sine - cosine)
-    scale = jnp.sqrt(inverse / np.pi)
-    return scale * (even * c - odd * s), scale * (even * s + odd * c)
-
-
-def _polynomial(coefficients: list[float], x: Any) -> Any:
-    total = jnp.zeros_like(x)
-    for coefficient in reversed(coefficients):
-        total = total * x + coefficient
-    return total
-
-
-def _bessel_j(order: int) -> Function:
-    def value(x: Any) -> Any:
-        size = jnp.abs(x)
-        is_near = size < _FAR
-        near = _near_j(order, jnp.where(is_near, size, 1))
-        found = jnp.where(is_near, near, _far_pair(order, jnp.where(is_near, _FAR, size))[0])
-        found = jnp.where(jnp.isinf(x), 0, found)
-        return found if order == 0 else jnp.copysign(1, x).astype(x.dtype) * found
-
-    return value
-
-
-def _bessel_y(order: int) -> Function:
-    def value(x: Any) -> Any:
-        is_near = ~(x >= _FAR)
-        near = _near_y(order, jnp.where(is_near, x, 1))
-        found = jnp.where(is_near, near, _far_pair(order, jnp.where(is_near, _FAR, x))[1])
-        found = jnp.where(x == 0, -jnp.inf, found)
-        return jnp.where(jnp.isposinf(x), 0, found)
-
-    return value
-
-
-def _near_k(order: int, x: Any) -> Any:
-    """By the series for small x."""
-    square = x * x / 4
-    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, 17))])
-    factorials = np.concatenate([[1.0], np.cumprod(np.arange(1.0, 17.0))])
-    if order == 0:
-        rest = _polynomial((harmonic[:16] / factorials[:16] ** 2).tolist(), square)
-        return rest - (jnp.log(x / 2) + _EULER) * special.i0(x)
-    weights = (harmonic[:16] + harmonic[1:17] - 2 * _EULER) / (factorials[:16] * factorials[1:17])
-    rest = _polynomial(weights.tolist(), square)
-    return 1 / x + jnp.log(x / 2) * special.i1(x) - x / 4 * rest
-
-
-def _far_k(order: int, x: Any) -> Any:
-    """e ** x times the function: the integral of e ** (x (1 - cosh t)) cosh(order t) over t > 0."""
-    count = 24
-    step = jnp.arccosh(1 + 40 / x) / count
-    t = step[..., None] * jnp.arange(1, count + 1, dtype=x.dtype)
-    values = jnp.exp(-2 * x[..., None] * jnp.sinh(t / 2) ** 2) * (jnp.cosh(t) if order else 1)
-    return step * (0.5 + jnp.sum(values, axis=-1))
-
-
-def _bessel_k(order: int, is_scaled: bool) -> Function:
-    def value(x: Any) -> Any:
-        is_near = ~(x > 2)
-        inner, outer = jnp.where(is_near, x, 1), jnp.where(is_near, 2, x)
-        near, far = _near_k(order, inner), _far_k(order, outer)
-        if is_scaled:
-            near = near * jnp.exp(inner)
-        else:
-            far = far * jnp.exp(-outer)
-        found = jnp.where(x == 0, jnp.inf, jnp.where(is_near, near, far))
-        return jnp.where(jnp.isposinf(x), 0, found)
-
-    return value
-
-
-# Integrals.
-
-
-def _expint(x: Any) -> Any:
-    """JAX's function for positive numbers; for small negative ones it never returns."""
-    size = jnp.abs(x)
-    positive = special.expi(jnp.where((x > 0) & (x < jnp.inf), x, 1))
-    positive = jnp.where(x < jnp.inf, positive, x)
-    small = _polynomial([1 / (k * math.factorial(k)) for k in range(1, 19)], x) * x
-    small += _EULER + jnp.log(size)
-    far = jnp.where(size > 1, size, 2)
-    fraction = _continued(lambda k: (-k * k, far + 1 + 2 * k), far + 1, 100)
-    negative = jnp.where(size > 1, -jnp.exp(-far) / fraction, small)
-    return jnp.where(jnp.isnan(x), x, jnp.where(x > 0, positive, negative))
 
 
 _FUNCTIONS: dict[type, Function] = {
@@ -369,16 +225,16 @@ _FUNCTIONS: dict[type, Function] = {
     ops.BesselI1: special.i1,
     ops.BesselI0e: special.i0e,
     ops.BesselI1e: special.i1e,
-    ops.BesselJ0: _bessel_j(0),
-    ops.BesselJ1: _bessel_j(1),
-    ops.BesselY0: _bessel_y(0),
-    ops.BesselY1: _bessel_y(1),
-    ops.BesselK0: _bessel_k(0, False),
-    ops.BesselK1: _bessel_k(1, False),
-    ops.BesselK0e: _bessel_k(0, True),
-    ops.BesselK1e: _bessel_k(1, True),
+    ops.BesselJ0: bessel_j(0),
+    ops.BesselJ1: bessel_j(1),
+    ops.BesselY0: bessel_y(0),
+    ops.BesselY1: bessel_y(1),
+    ops.BesselK0: bessel_k(0, False),
+    ops.BesselK1: bessel_k(1, False),
+    ops.BesselK0e: bessel_k(0, True),
+    ops.BesselK1e: bessel_k(1, True),
     ops.Dawsn: special.dawsn,
-    ops.Expint: _expint,
+    ops.Expint: expint,
     ops.FresnelCos: lambda x: special.fresnel(x)[1],
     ops.FresnelSin: lambda x: special.fresnel(x)[0],
     ops.Spence: special.spence,

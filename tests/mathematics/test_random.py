@@ -7,7 +7,7 @@ import scipy  # which loads `scipy.stats` when a test needs it
 
 import tracegraph as tg
 from tracegraph.core.types import as_dtype
-from tracegraph.ops.random import RandomBits, RandomGamma
+from tracegraph.ops.random import GammaSlope, RandomBits, RandomGamma
 
 
 def same(x, y):
@@ -589,6 +589,34 @@ def test_binomial_numbers(run):
     np.testing.assert_allclose(drawn.var(0), counts * probs * (1 - probs), rtol=0.1, atol=1e-9)
     generator = tg.random.Generator.from_seed(1)
     assert generator.binomial([2, 3], 4.0, 0.5).dtype == tg.int32
+
+
+@pytest.mark.parametrize(
+    ("trials", "chance"), [(12, 0.3), (30, 0.9), (40, 0.3), (300, 0.5), (10**9, 3e-8)]
+)
+def test_the_distribution_of_binomial_numbers(trials, chance):
+    """Few successes are searched for, and many proposed."""
+    count = 50_000
+    law = scipy.stats.binom(trials, chance)
+    counts, chances = tg.constant(trials, tg.float64), tg.constant(chance, tg.float64)
+    numbers = tg.random.stateless_binomial([count], [5, 6], counts, chances).numpy()
+    low, high = int(law.ppf(1e-3)), int(law.ppf(1 - 1e-3))
+    found = np.bincount(np.clip(numbers, low, high) - low, minlength=high - low + 1)
+    expected = law.pmf(np.arange(low, high + 1))
+    expected[[0, -1]] = law.cdf(low), law.sf(high - 1)
+    assert scipy.stats.chisquare(found, count * expected).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("dtype", [tg.float32, tg.float64])
+def test_gamma_numbers_move_with_their_parameter(dtype):
+    """XLA's slopes of float32 are off by up to a third where a number is far below alpha."""
+    alpha = np.array([0.1, 1.0, 2.0, 2.0, 50.0, 50.0, 200.0])
+    number = np.array([0.2, 2.0, 0.2, 5.0, 45.0, 60.0, 60.0])
+    step, chance = 1e-3 * alpha, scipy.special.gammainc(alpha, number)
+    above, below = (scipy.special.gammaincinv(alpha + k * step, chance) for k in (1, -1))
+    expected = (above - below) / (2 * step)
+    found = GammaSlope()(tg.constant(alpha, dtype), tg.constant(number, dtype))
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_whole_numbers_have_no_derivative():

@@ -93,6 +93,30 @@ def test_where_bessel_functions_end(name):
     np.testing.assert_array_equal(found, [-INF if "y" in name else INF, NAN, 0.0, NAN])
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_special_functions_of_the_smallest_and_the_largest_numbers(dtype):
+    """Where x / 2 is rounded to 0, and where e ** x is infinite."""
+    tiny, most = np.finfo(dtype).tiny, np.finfo(dtype).max
+    steep = [SPECIAL.bessel_y1(tiny).numpy() * -np.pi / 2, SPECIAL.bessel_k1(tiny)]
+    np.testing.assert_allclose(steep, 1 / np.array([tiny, tiny]), rtol=1e-6)
+    assert SPECIAL.bessel_k1e(tiny).numpy() > 0.9 / tiny
+    assert SPECIAL.expint(most).numpy() == INF
+    # e ** 714 is infinite in float64, as e ** 91 is in float32.
+    x = dtype(714 if dtype is np.float64 else 91)
+    expected = np.exp(x / 2) * (1 + 1 / x + 2 / x**2 + 6 / x**3) / x * np.exp(x / 2)
+    np.testing.assert_allclose(SPECIAL.expint(x), expected, rtol=1e-5)
+
+
+def test_bessel_functions_where_two_forms_meet():
+    x = np.concatenate([np.linspace(1.5, 2.5, 101), np.linspace(4, 6, 101)])
+    for name in ("k0", "k1", "k0e", "k1e"):
+        near(getattr(SPECIAL, f"bessel_{name}")(x), getattr(scipy.special, name)(x), 2e-15)
+    for name in ("j0", "j1", "y0", "y1"):
+        function, expected = getattr(SPECIAL, f"bessel_{name}"), getattr(scipy.special, name)(x)
+        near(function(x), expected, 2e-15, np.ones_like(x))
+
+
 def test_where_quantiles_and_integrals_end():
     x = np.array([0.0, -1e-300, 1e-300])
     quantiles, integrals = tg.math.ndtri([0.0, 1.0]), SPECIAL.expint(x)
@@ -156,6 +180,16 @@ def test_incomplete_gamma_functions():
     assert tg.math.igamma(2.0, 0.0).numpy() == 0.0
     slopes = tg.grad(tg.math.igamma, argnums=(0, 1))(tg.constant(1.0), tg.constant(0.0))
     np.testing.assert_allclose(slopes[1], 1.0, rtol=1e-6)
+
+
+def test_derivatives_of_the_incomplete_gamma_function_by_its_parameter():
+    """A whole number a ends the fraction by which the function is computed, not its derivative."""
+    a, x = np.meshgrid([0.1, 1.0, 2.0, 3.0, 50.0], [1e-10, 0.5, 1.01, 2.0, 5.0, 60.0])
+    step = 1e-3 * a
+    values = [scipy.special.gammainc(a + k * step, x) for k in (-2, -1, 1, 2)]
+    expected = (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * step)
+    found = tg.grad(lambda a: tg.reduce_sum(tg.math.igamma(a, x)))(tg.constant(a))
+    near(found, expected, 1e-7, np.abs(expected) + 1e-10)
 
 
 def test_the_upper_gamma_function_where_the_lower_one_is_near_one():
