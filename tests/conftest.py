@@ -20,6 +20,7 @@ from tests.compiling import (
     compute_on_cpus,
     keep_programs,
     let_go_of_programs,
+    share_contexts,
     share_gpus,
 )
 from tests.sampling import divided
@@ -32,6 +33,7 @@ from tracegraph.ir.builder import top_level
 gc.disable()
 
 compile_quickly()
+share_contexts()
 
 # On a machine shared with others, the duration of an example means nothing.
 hypothesis.settings.register_profile("tracegraph", deadline=None)
