@@ -13,37 +13,36 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, ValuesView
 from types import BuiltinMethodType, FunctionType, MethodType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracegraph import nest
 from tracegraph.autograph import function_conversion, iteration
 from tracegraph.autograph.function_conversion import converted, directives, take_as_given
-from tracegraph.autograph.staging import (
-    LoopOptions,
+from tracegraph.autograph.statements.branches import (
     chosen,
-    finally_,
-    leave_iteration,
     lists,
     names_and_attributes,
     negated,
     other_names,
     predicate,
-    read,
     run_choice,
-    run_fold,
-    run_loop,
 )
-from tracegraph.autograph.state_values import (
+from tracegraph.autograph.statements.values import (
+    GetState,
+    SetState,
     Undefined,
     UndefinedReturnValue,
     UnfitState,
     Unknown,
+    finally_,
     has_type_of,
     in_graph,
     is_carried,
     is_flag,
     is_number,
     is_undefined,
+    leave_iteration,
+    read,
     without_flags,
 )
 from tracegraph.control_flow.regions import SizeOfStepError, check_kept
@@ -66,9 +65,15 @@ from tracegraph.tracing.unrolled_loops import (
     over_range,
 )
 
+if TYPE_CHECKING:
+    from tracegraph.autograph.statements.loops import LoopOptions
+
 Run = Callable[[], None]
-GetState = Callable[[], tuple[Any, ...]]
-SetState = Callable[[tuple[Any, ...]], None]
+
+
+def loops() -> Any:
+    """The module about loops that a value of the graph ends; the first one opens it."""
+    return opened("tracegraph.autograph.statements.loops")
 
 
 # Statements.
@@ -122,16 +127,17 @@ def while_stmt(
     most = opts.get("maximum_iterations")
     if most is not None and done:
         most = max(most - done, 0) if isinstance(most, int) else most - done
-    options = LoopOptions(
+    options = loops().LoopOptions(
         most,
         opts["read_after"],
+        opts["shared"],
         opts["exits"],
         invariants=opts.get("shape_invariants", ()),
     )
     staged = (test, body, get_state, set_state, symbol_names, options)
     if effects_so_far() != before:
         staged = _tested_once(predicate(decides), *staged)
-    run_loop(*staged)
+    loops().run_loop(*staged)
 
 
 def _tested(test: Callable[[], Any]) -> Any:
@@ -195,13 +201,14 @@ def for_stmt(
     lists().check_advance(iterated)
     if steps is not None:
         most, item = opts.get("maximum_iterations"), opts["iterate_names"]
-        names, shapes = opts["read_after"], opts.get("shape_invariants", ())
-        options = LoopOptions(most, names, opts["exits"], bool(steps.bound), body, item, shapes)
+        names = opts["read_after"], opts["shared"], opts["exits"]
+        shapes = opts.get("shape_invariants", ())
+        options = loops().LoopOptions(most, *names, bool(steps.bound), body, item, shapes)
         rows = None if extra_test or options.maximum_iterations is not None else steps.rows()
         if rows is None:
             _staged_for(steps, extra_test, body, get_state, set_state, symbol_names, options)
         elif "shape_invariants" not in opts:
-            run_fold(rows, body, get_state, set_state, symbol_names, options)
+            loops().run_fold(rows, body, get_state, set_state, symbol_names, options)
         elif not _folds(rows, body, get_state, set_state, symbol_names, options):
             before = get_state()
             for item in _told(steps, over_growing(steps.bound)):
@@ -222,7 +229,7 @@ def _folds(rows: Any, *arguments: Any) -> bool:
     computes a size, which a loop in a graph cannot do: each iteration is then traced separately.
     """
     try:
-        run_fold(rows, *arguments)
+        loops().run_fold(rows, *arguments)
     except (SizeOfStepError, UnfitState):
         return False
     return True
@@ -292,7 +299,7 @@ def _staged_for(
     options = dataclasses.replace(options, maximum_iterations=most)
     # The counter of a range is what the user names as the item.
     counted = options.item if isinstance(steps, iteration.Range) else "counter"
-    run_loop(goes_on, run, state.get, state.set, (counted, *symbol_names), options)
+    loops().run_loop(goes_on, run, state.get, state.set, (counted, *symbol_names), options)
 
 
 def assert_stmt(test: Callable[[], Any], text: Callable[[], Any]) -> None:

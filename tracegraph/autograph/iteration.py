@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tracegraph import nest
-from tracegraph.autograph.state_values import in_graph
+from tracegraph.autograph.statements.values import in_graph
 from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import ShapeError, TraceError, fail
 from tracegraph.operands.conversion import as_tensor

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tracegraph.autograph.staging import predicate
+from tracegraph.autograph.statements.branches import predicate
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import float32, float64, int32
 from tracegraph.effects.host_calls import declare_result

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tracegraph import nest
 from tracegraph.autograph.changes.attributes import attributes_of
-from tracegraph.autograph.state_values import (
+from tracegraph.autograph.statements.values import (
     CARRIED,
     ITEMS_OF,
+    SetUnlessLeft,
     Undefined,
     Unknown,
     content,
@@ -297,12 +298,12 @@ def changed(held: Sequence[Held], names: Sequence[str]) -> list[Held]:
 def as_it_is(value: Any) -> Any:
     """A value of the state, in containers of its own: those that it has change when the state is
     set again."""
-    plain = without_flags(value)
-    if plain is None or nest.opener_of(plain) is None or isinstance(plain, TensorArray):
+    if isinstance(value, SetUnlessLeft):
+        return replace(value, value=as_it_is(value.value))
+    if value is None or nest.opener_of(value) is None or isinstance(value, TensorArray):
         return value
-    leaves, structure = with_whole_arrays(plain)
-    copied = structure.pack(leaves)
-    return copied if plain is value else replace(value, value=copied)
+    leaves, structure = with_whole_arrays(value)
+    return structure.pack(leaves)
 
 
 def _tell_of_order(own: Held) -> None:

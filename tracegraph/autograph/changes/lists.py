@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from tracegraph import nest
 from tracegraph.autograph.changes import containers
-from tracegraph.autograph.staging import other_names, thread
-from tracegraph.autograph.state_values import in_graph, is_carried
+from tracegraph.autograph.statements.branches import other_names, thread
+from tracegraph.autograph.statements.values import in_graph, is_carried
 from tracegraph.core.source import HOOKS, here
 from tracegraph.core.types import TensorType
 from tracegraph.errors import SignatureError, fail

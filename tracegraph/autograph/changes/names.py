@@ -13,7 +13,7 @@ from typing import Any
 
 from tracegraph.autograph.changes.objects import objects_kept, refuse_set
 from tracegraph.autograph.changes.setters import check_attribute
-from tracegraph.autograph.state_values import content, raw_content, without_flags
+from tracegraph.autograph.statements.values import content, raw_content, without_flags
 from tracegraph.core.source import is_ours
 from tracegraph.errors import SignatureError, fail
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tracegraph import nest
 from tracegraph.autograph.changes.attributes import is_users
-from tracegraph.autograph.state_values import Undefined, Unknown, is_undefined
+from tracegraph.autograph.statements.values import Undefined, Unknown, is_undefined
 from tracegraph.control_flow import set_while_tracing
 from tracegraph.control_flow.set_while_tracing import Setting
 from tracegraph.core.source import here

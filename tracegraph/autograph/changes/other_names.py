@@ -19,8 +19,14 @@ from tracegraph import nest
 from tracegraph.autograph.changes import containers
 from tracegraph.autograph.changes.attributes import SlotTable
 from tracegraph.autograph.changes.containers import Held, filled, put, table_of
-from tracegraph.autograph.staging import Exits, chosen, negated
-from tracegraph.autograph.state_values import SetUnlessLeft, Unknown, is_undefined, without_flags
+from tracegraph.autograph.statements.branches import Exits, chosen, negated
+from tracegraph.autograph.statements.values import (
+    SetInLoop,
+    SetUnlessLeft,
+    Unknown,
+    is_undefined,
+    without_flags,
+)
 from tracegraph.core.source import here
 from tracegraph.eager.pending import COUNTS_ARE_TRUSTED
 from tracegraph.errors import SignatureError, fail
@@ -52,7 +58,7 @@ class _OneObjectEach:
 
     def given(self, one: Any, other: Any, joined: Any) -> Any:
         """The joined value of what the branches end with."""
-        if isinstance(joined, SetUnlessLeft):
+        if isinstance(joined, (SetUnlessLeft, SetInLoop)):
             return replace(joined, value=self.given(one, other, joined.value))
         one, other = without_flags(one), without_flags(other)
         # Where a branch sets nothing, nothing is read.

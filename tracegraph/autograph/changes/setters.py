@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from tracegraph.autograph.state_values import SetUnlessLeft, is_undefined
+from tracegraph.autograph.statements.values import SetUnlessLeft, is_undefined
 from tracegraph.control_flow.set_while_tracing import changed_by
 from tracegraph.core.source import is_ours
 from tracegraph.errors import SignatureError, fail

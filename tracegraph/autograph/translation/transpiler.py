@@ -39,7 +39,7 @@ from malt.pyct.static_analysis import (
 )
 
 from tracegraph.autograph.function_conversion import NotConvertible
-from tracegraph.autograph.state_values import is_flag_of_loop
+from tracegraph.autograph.statements.values import is_flag_of_loop
 from tracegraph.autograph.translation.function_trees import tree_of
 from tracegraph.autograph.translation.inner_functions import base_of, bound_inside, set_by_calls
 from tracegraph.autograph.translation.preparation import (
@@ -496,7 +496,8 @@ class _Statements(control_flow.ControlFlowTransformer):
         return self._lowered(super().visit_For(node), node)
 
     def _get_block_vars(self, node: Any, modified: Any) -> Any:
-        """The names that a statement changes; also what the inner functions it calls change."""
+        """The names that a statement changes; also what the inner functions it calls change. What
+        is declared `global` or `nonlocal` is read elsewhere."""
         scopes: list[Any] = [
             anno.getanno(node, key, default=None)
             for key in (annos.NodeAnno.BODY_SCOPE, annos.NodeAnno.ORELSE_SCOPE)
@@ -504,13 +505,14 @@ class _Statements(control_flow.ControlFlowTransformer):
         read = {str(x) for scope in scopes if scope for x in scope.read}
         paths = {x for f in read & self._set_by_calls.keys() for x in self._set_by_calls[f]}
         found: Any = frozenset(map(qual_names.from_str, self._visible(paths)))
-        if found:
-            own = self.state[control_flow._Function].scope.bound
+        own = self.state[control_flow._Function].scope
+        declared = modified & (own.globals | own.nonlocals)
+        if found or declared:
             bases = frozenset(y for x in found for y in x.support_set if y.is_symbol())
             for key, more in (
                 (anno.Static.LIVE_VARS_IN, found | bases),
-                (anno.Static.LIVE_VARS_OUT, found),
-                (anno.Static.DEFINED_VARS_IN, found - own),
+                (anno.Static.LIVE_VARS_OUT, found | declared),
+                (anno.Static.DEFINED_VARS_IN, found - own.bound),
             ):
                 known: Any = anno.getanno(node, key)
                 anno.setanno(node, key, known | more)
@@ -529,7 +531,8 @@ class _Statements(control_flow.ControlFlowTransformer):
         live: Any = anno.getanno(node, anno.Static.LIVE_VARS_OUT)
         body: Any = anno.getanno(node, annos.NodeAnno.BODY_SCOPE)
         flags = filter(is_flag_of_loop, map(str, body.bound))
-        for key, names in (("read_after", map(str, live)), ("exits", flags)):
+        read_after = ("read_after", map(str, live))
+        for key, names in (read_after, ("exits", flags), ("shared", self._shared)):
             options.keys.append(ast.Constant(key))
             options.values.append(ast.Tuple([*map(ast.Constant, sorted(names))], ast.Load()))
         return options
@@ -537,7 +540,10 @@ class _Statements(control_flow.ControlFlowTransformer):
     def _create_state_functions(
         self, block_vars: Any, nonlocal_declarations: Any, getter_name: Any, setter_name: Any
     ) -> Any:
-        if not any(x.is_composite() for x in block_vars):
+        # A global name may have no value, as an attribute or item, and then must not get one.
+        own = self.state[control_flow._Function].scope.globals
+        apart = {x for x in block_vars if x.is_composite() or x in own}
+        if not apart:
             return super()._create_state_functions(
                 block_vars, nonlocal_declarations, getter_name, setter_name
             )
@@ -553,13 +559,13 @@ class _Statements(control_flow.ControlFlowTransformer):
             nonlocal_declarations=nonlocal_declarations,
             getter_name=getter_name,
             setter_name=setter_name,
-            values=[_loaded(x) for x in block_vars],
-            targets=tuple(_place_of(x, i) for i, x in enumerate(block_vars)),
+            values=[_loaded(x) if x in apart else x for x in block_vars],
+            targets=tuple(_place_of(i) if x in apart else x for i, x in enumerate(block_vars)),
             stores=[
                 statement
                 for i, x in enumerate(block_vars)
-                if x.is_composite()
-                for statement in _store(x, _place_of(x, i))
+                if x in apart
+                for statement in _store(x, _place_of(i))
             ],
         )
 
@@ -572,15 +578,16 @@ def _name_of(statement: ast.stmt) -> str:
     return ""
 
 
-def _place_of(name: Any, number: int) -> Any:
-    """The target for the new value of a name; an attribute or item is set from a separate name."""
-    return f"{HOOKS}value_{number}" if name.is_composite() else name
+def _place_of(number: int) -> str:
+    """The target for the new value of a name that is set from there."""
+    return f"{HOOKS}value_{number}"
 
 
 def _loaded(name: Any) -> Any:
-    if name.is_simple():
-        return name
     text = ast.Constant(str(name))
+    if name.is_simple():
+        made = f"{HOOKS}.ldu(lambda: name, text)"
+        return templates.replace_as_expression(made, text=text, name=name)
     if name.has_attr():
         made = f"{HOOKS}.ldu(lambda: {HOOKS}.attribute_state(owner, key), text)"
         return templates.replace_as_expression(made, text=text, **_attribute(name))
@@ -605,18 +612,20 @@ def _store(name: Any, value: str) -> Any:
     is_attribute = name.has_attr()
     set_value = f"{HOOKS}.set_attribute(owner, key, value)" if is_attribute else "target = value"
     of_attribute = _attribute(name) if is_attribute else {}
+    # Where a name is deleted, malt sets it to an object that stands for none.
+    removed = f"globals()[{str(name)!r}]" if name.is_simple() else "target"
     return templates.replace(
         f"""
         if {HOOKS}.is_undefined(value):
             {HOOKS}.check_left_out(value)
             if not {HOOKS}.is_undefined(loaded):
-                del target
+                del {removed}
         else:
             {set_value}
         """,
         value=value,
         loaded=_loaded(name),
-        target=_path(name),
+        target=name if name.is_simple() else _path(name),
         **of_attribute,
     )
 
@@ -658,7 +667,8 @@ def _targets(loop: ast.For) -> Any:
 
 class _Liveness(liveness.Analyzer):
     """malt's analysis of which names are read later, but a `for` that has no further item leaves
-    its target as it is: what was set before may be read after it."""
+    its target as it is: what was set before may be read after it. And a lambda with a name may be
+    called later, like any function."""
 
     def __init__(self, graph: Any, include_annotations: bool) -> None:
         cfg.GraphVisitor.__init__(self, graph)  # malt's own finds this class under its name
@@ -669,6 +679,10 @@ class _Liveness(liveness.Analyzer):
             for x, behind in graph.stmt_next.items()
             if isinstance(x, ast.For)
         }
+        self._named = {x.value for x in graph.index if isinstance(x, ast.Assign)}
+
+    def lamba_check(self, function: Any) -> bool:
+        return super().lamba_check(function) and function not in self._named
 
     def visit_node(self, node: Any) -> bool:
         before = self.in_[node]

@@ -6,8 +6,10 @@ remain the same objects.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from types import CellType
 from typing import Any, NoReturn
 
@@ -34,6 +36,10 @@ from tracegraph.ops.broadcast import full
 from tracegraph.ops.shape import may_take_rank_of, with_rank_of
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import current_trace
+
+Values = tuple[Any, ...]
+GetState = Callable[[], Values]
+SetState = Callable[[Values], None]
 
 
 class Undefined:
@@ -118,6 +124,13 @@ class SetUnlessLeft:
         return Undefined(self.name, self.fact, f"give {self.name!r} a value before {place}")
 
 
+def both_flagged(name: str, one: Any, other: Any) -> tuple[Any, Any]:
+    """Two values of a name, both with whether it is set if one has that."""
+    if isinstance(one, SetInLoop) or isinstance(other, SetInLoop):
+        return SetInLoop.alike(name, one), SetInLoop.alike(name, other)
+    return one, other
+
+
 def is_flag(name: str) -> bool:
     """Whether malt made the name, for a flag that says whether the code was left."""
     return name.startswith(HOOKS)
@@ -127,9 +140,43 @@ def is_flag_of_loop(name: str) -> bool:
     return is_flag(name) and not name.startswith(f"{HOOKS}do_return")
 
 
-def without_flags(value: Any) -> Any:
+@dataclasses.dataclass(frozen=True)
+class SetInLoop:
+    """The value of a name that only a loop sets, and whether an iteration has done so. Statements
+    carry both, as the leaves of a nest."""
+
+    name: str
+    value: Any
+    is_set: Any
+
+    @staticmethod
+    def alike(name: str, value: Any) -> Any:
+        """A value in this form; unchanged if it has it, or if there is none."""
+        is_plain = not isinstance(value, (SetInLoop, Undefined))
+        return SetInLoop(name, value, True) if is_plain else value
+
+    def read(self) -> Any:
+        """The value, with a check that it is one."""
+        check_set(self.name, self.is_set)
+        return self.value
+
+
+def check_set(name: str, is_set: Any) -> None:
+    """Makes the run fail if no iteration has set a name."""
+    if is_set is not True and (trace := current_trace()) is not None:
+        fact, fix = f"{name!r} is set by a loop that ran 0 times", "give it a value before the loop"
+        trace.check(is_set, fact, (), fix)
+
+
+def where_reached(value: Any) -> Any:
     """The value of a name, for code that is not reached where the code before was left."""
     return value.value if isinstance(value, SetUnlessLeft) else value
+
+
+def without_flags(value: Any) -> Any:
+    """The value of a name, whether it has one or not."""
+    value = where_reached(value)
+    return value.value if isinstance(value, SetInLoop) else value
 
 
 def flags_of(value: Any) -> frozenset[str]:
@@ -311,3 +358,55 @@ def raw_content(cell: CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return Undefined
+
+
+# What is read.
+
+
+class _OfThread(threading.local):
+    """What is being traced."""
+
+    def __init__(self) -> None:
+        #: How many `finally` blocks are being traced.
+        self.finally_depth = 0
+        #: The branches and bodies that are being traced.
+        self.entered: list[Any] = []
+        #: How often code that is guarded has advanced an iterator.
+        self.advanced = 0
+        #: What the loops being traced begin with in place of items and attributes that only they
+        #: set.
+        self.unset: set[Tensor] = set()
+
+
+thread = _OfThread()
+
+
+@contextlib.contextmanager
+def finally_() -> Iterator[None]:
+    """The context of a `finally` block, which is reached wherever the code before was left."""
+    thread.finally_depth += 1
+    try:
+        yield
+    finally:
+        thread.finally_depth -= 1
+
+
+def read(value: Any) -> Any:
+    """The value of a name that is being read."""
+    if isinstance(value, SetUnlessLeft):
+        if value.depth >= thread.finally_depth:
+            return value.value
+        value = value.refused("the `try`")
+    if isinstance(value, Undefined):
+        value.refuse()
+    return value.read() if isinstance(value, SetInLoop) else value
+
+
+def leave_iteration(get_state: GetState, set_state: SetState, exits: Sequence[str]) -> None:
+    """Drops, after an iteration that Python ran, the values that a name has unless the iteration
+    was left."""
+    if exits:
+        before = get_state()
+        after = tuple(after_iteration(value, exits) for value in before)
+        if any(x is not y for x, y in zip(before, after, strict=True)):
+            set_state(after)

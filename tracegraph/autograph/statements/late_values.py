@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from tracegraph import nest
-from tracegraph.autograph.state_values import flattened
+from tracegraph.autograph.statements.values import flattened
 from tracegraph.calls.call import Call, appended, as_tuple
 from tracegraph.core.types import TOKEN
 from tracegraph.errors import ShapeError, fail
