@@ -141,8 +141,10 @@ def _by_rejection(
 
         def attempt(state: Any) -> Any:
             count, found, waits = state
-            pair = (threefry(key, jnp.full_like(key[0], count + k)) for k in np.uint32([0, 1]))
-            k, is_refused = proposed(*pair, *parameters)
+            first, second = (
+                threefry(key, jnp.full_like(key[0], count + np.uint32(k))) for k in range(2)
+            )
+            k, is_refused = proposed(first, second, *parameters)
             return count + np.uint32(2), jnp.where(waits, k, found), waits & is_refused
 
         start = np.uint32(1), jnp.zeros_like(parameters[0]), is_wanted
