@@ -609,7 +609,7 @@ def test_the_distribution_of_binomial_numbers(trials, chance):
 
 @pytest.mark.parametrize("dtype", [tg.float32, tg.float64])
 def test_gamma_numbers_move_with_their_parameter(dtype):
-    """XLA's slopes of float32 are off by up to a third where a number is far below the parameter."""
+    """XLA's slopes of float32 are off by up to a third where a number is far below alpha."""
     alpha = np.array([0.1, 1.0, 2.0, 2.0, 50.0, 50.0, 200.0])
     number = np.array([0.2, 2.0, 0.2, 5.0, 45.0, 60.0, 60.0])
     step, chance = 1e-3 * alpha, scipy.special.gammainc(alpha, number)
