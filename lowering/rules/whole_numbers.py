@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from lowering.rules.bessel import polynomial
 from lowering.rules.incomplete import in_blocks
+from lowering.rules.polynomials import polynomial
 from lowering.rules.threefry import Words, hashed, threefry
 
 #: From this mean on numbers are made by rejection.
