@@ -7,14 +7,13 @@ The forms are those of the NIST Digital Library of Mathematical Functions, 10.8,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-#: Euler's constant.
-EULER = 0.5772156649015329
+from lowering.rules.polynomials import polynomial
 
 #: (J0(x) - 1) / (t + 1) and J1(x) / x, for x up to 5: polynomials in t = x * x / 12.5 - 1. They and
 #: the following are fitted at Chebyshev's nodes, to 1e-17.
@@ -123,14 +122,6 @@ _FAR_K = (
 )
 
 
-def polynomial(coefficients: Sequence[float], x: Any) -> Any:
-    """The first coefficient is that of 1."""
-    total = jnp.full_like(x, coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
-        total = total * x + coefficient
-    return total
-
-
 def _near_j(order: int, x: Any) -> Any:
     square = x * x / 12.5
     rest = polynomial(_NEAR_J[order], square - 1)
@@ -188,7 +179,7 @@ def _near_k(order: int, x: Any) -> Any:
     """By the series for small x."""
     square, logarithm = x * x / 4, jnp.log(x) - math.log(2)
     factors = _FACTORS[:16] * _FACTORS[order : 16 + order]
-    weights = (_HARMONIC[:16] + _HARMONIC[order : 16 + order]) / 2 - EULER
+    weights = (_HARMONIC[:16] + _HARMONIC[order : 16 + order]) / 2 - np.euler_gamma
     first, rest = (polynomial(c.tolist(), square) for c in (factors, factors * weights))
     return 1 / x + x / 2 * (logarithm * first - rest) if order else rest - logarithm * first
 

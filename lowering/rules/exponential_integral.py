@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
-from lowering.rules.bessel import EULER, polynomial
+from lowering.rules.polynomials import polynomial
 
 #: (Ei(x) - log |x| - Euler's constant) / x: its series (NIST Digital Library of Mathematical
 #: Functions, 6.6.1), with as many terms as x = 8 needs.
@@ -47,7 +48,7 @@ _HIGH = (
 def expint(x: Any) -> Any:
     is_low, is_high = x < -1, x > 8
     inner = jnp.where(is_low | is_high, 1, x)
-    near = EULER + jnp.log(jnp.abs(inner)) + inner * polynomial(_NEAR, inner)
+    near = np.euler_gamma + jnp.log(jnp.abs(inner)) + inner * polynomial(_NEAR, inner)
     outer = jnp.where(is_low, x, -1)
     low = jnp.exp(outer) / outer * polynomial(_LOW, 1 + 6 / (outer - 2))
     outer = jnp.where(is_high, x, 8)

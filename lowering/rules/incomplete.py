@@ -67,11 +67,9 @@ def _gamma_parts(a: Any, x: Any) -> tuple[Any, Any, Any]:
 def _sides(a: Any, x: Any) -> tuple[Any, Any, Any]:
     """Where the lower function is computed; and a and x, 1 where the ends are set later."""
     is_right = (a > 0) & (x > 0) & (a < jnp.inf) & (x < jnp.inf)
-    # The logarithm of numbers below the smallest normal one is infinite here.
-    a, x = (
-        jnp.where(is_right, a, 1),
-        jnp.where(is_right, jnp.maximum(x, jnp.finfo(x.dtype).tiny), 1),
-    )
+    # On CPUs XLA takes subnormal numbers for 0, whose logarithm is infinite.
+    x = jnp.where(is_right, jnp.maximum(x, jnp.finfo(x.dtype).tiny), 1)
+    a = jnp.where(is_right, a, 1)
     return ~((x >= 1) & (x > a)), a, x
 
 

@@ -229,7 +229,7 @@ def _binomial(op: ops.RandomBinomial, key: Any, counts: Any, chances: Any) -> An
 
 
 def _whole(draw: Callable[..., Any], key: Any, *parameters: Any) -> Any:
-    """Whole numbers of float64, each made from two words of its own."""
+    """Draws whole numbers in float64, each from two words of its own."""
     shape, dtype = parameters[0].shape, parameters[0].dtype
     if 0 in shape:
         return parameters[0]

@@ -33,6 +33,11 @@ def _is_extreme(op: ops.IsExtreme, x: Any) -> Any:
     return compared(compare, x)
 
 
+@lowers(ops.Prod)
+def _prod(op: ops.Prod, x: Any) -> Any:
+    return in_float32(lambda x: jnp.prod(x, axis=op.axes, dtype=x.dtype), x)
+
+
 def _first(op: ops.ArgExtreme, x: Any, extreme: Callable[..., Any]) -> Any:
     """The first index of the extreme, or of nan. On CPU `lax.argmax` takes eight times as long."""
     if x.dtype == jnp.bool_:
@@ -116,7 +121,6 @@ lowers_by(
     {
         ops.Max: lambda op, x: lax.reduce_max(x, _axes(op, x)),
         ops.Min: lambda op, x: lax.reduce_min(x, _axes(op, x)),
-        ops.Prod: lambda op, x: in_float32(lambda x: jnp.prod(x, axis=op.axes, dtype=x.dtype), x),
         ops.All: lambda op, x: lax.reduce_and(x, _axes(op, x)),
         ops.Any: lambda op, x: lax.reduce_or(x, _axes(op, x)),
         ops.ArgMax: lambda op, x: _first(op, x, lax.reduce_max),

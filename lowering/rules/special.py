@@ -10,13 +10,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.scipy import special
 
 from lowering.rules import lowers
-from lowering.rules.bessel import EULER, bessel_j, bessel_k, bessel_y, polynomial
+from lowering.rules.bessel import bessel_j, bessel_k, bessel_y
 from lowering.rules.exponential_integral import expint
 from lowering.rules.incomplete import beta, in_blocks, lower_gamma, lower_gamma_by_a, upper_gamma
+from lowering.rules.polynomials import polynomial
 from tracegraph.ops import special as ops
 
 Function = Callable[..., Any]
@@ -175,7 +177,7 @@ def _zeta_of(x: Any, q: Any) -> Any:
 
 def polygamma(order: int, x: Any) -> Any:
     """The derivative of digamma of an order, from 1 on."""
-    if order > 170:
+    if order > 170:  # whose factorial is infinite in float64
         return special.polygamma(order, x).astype(x.dtype)
     size = (-1) ** (order + 1) * float(math.factorial(order))
     return _wide(lambda x: size * _zeta_of(jnp.full_like(x, order + 1), x))(x)
@@ -203,7 +205,7 @@ def _euler_maclaurin(x: Any, q: Any) -> Any:
 
 #: The coefficients of log(gamma(2 + a)) in powers of a.
 _LOG_GAMMA_NEAR_TWO = [
-    *(0.0, 1 - EULER),
+    *(0.0, 1 - np.euler_gamma),
     *((-1) ** k * (_euler_maclaurin(k, 2.0) / k) for k in range(2, 28)),
 ]
 

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from lowering.rules.bessel import polynomial
 from lowering.rules.incomplete import in_blocks
+from lowering.rules.polynomials import polynomial
 from lowering.rules.threefry import Words, hashed, threefry
 
 #: From this mean on numbers are made by rejection.
@@ -24,8 +24,11 @@ _MANY = 10.0
 
 
 def drawn_again(draw: Callable[..., Any], found: Any, waits: Any, part: int) -> Any:
-    """The numbers found, and where some wait, what draw(places, is_wanted) gives for their places,
-    one part of all of them at a time, or a few."""
+    """`found`, with a number from draw(places, is_wanted) in place of each that waits.
+
+    Each round draws `size // part` numbers, or 256 if that is more; those that are not wanted fill
+    up the round.
+    """
     size = found.shape[0]
     few = min(size, max(size // part, 256)) if isinstance(size, int) else size
     whole = np.int32 if isinstance(size, int) and size < 2**30 else np.int64

@@ -66,8 +66,7 @@ class Case(NamedTuple):
         try:
             _traced(function, args, kwargs) if is_traced else function(*args, **kwargs)
         except Exception as error:
-            # An object that creates Variables is no more wrong in a trace than with good arguments.
-            return None if is_traced and "may create Variables" in str(error) else error
+            return error
         return None
 
 
@@ -76,12 +75,15 @@ def _traced(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any
     given = {**dict(enumerate(args)), **kwargs}
     tensors = {k: x for k, x in given.items() if _is_operand(x)}
     rest = {k: x for k, x in given.items() if k not in tensors}
+    made: list[Any] = []
 
     def step(**symbolic: Any) -> None:
         back = {int(k[1:]) if k[1:].isdigit() else k: x for k, x in symbolic.items()}
         both = {**rest, **back}
         positional = [both[k] for k in range(len(args))]
-        function(*positional, **{k: x for k, x in both.items() if isinstance(k, str)})
+        if not made:  # where Variables are created, it is traced twice, and must keep them
+            named = {k: x for k, x in both.items() if isinstance(k, str)}
+            made.append(function(*positional, **named))
 
     signature = {f"_{k}" if isinstance(k, int) else k: x for k, x in tensors.items()}
     tg.function(step, autograph=False).get_concrete_function(**signature)

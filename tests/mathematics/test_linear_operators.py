@@ -666,6 +666,11 @@ def test_an_operator_in_a_module_is_trained_and_saved(tmp_path):
     np.testing.assert_array_equal(model(tg.constant([2.0, 9.0])), expected)
 
 
+def test_operators_are_pickled_under_the_names_that_users_import():
+    names = [name for name in dir(L) if name.startswith("LinearOperator")]
+    assert {getattr(L, name).__module__ for name in names} == {"tracegraph.linalg"}
+
+
 def test_open_sizes():
     @tg.function(
         input_signature=[tg.TensorSpec(["n"], tg.float64), tg.TensorSpec(["n", None], tg.float64)]

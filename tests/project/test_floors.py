@@ -46,7 +46,7 @@ LAZY_IMPORTS = {
     "tracegraph/api/": {"tracegraph"},
     "tracegraph/array/runtime_sizes.py": {"tracegraph"},
     "tracegraph/autograph/hooks.py": {"tracegraph"},
-    "tracegraph/autograph/statements/": {"tracegraph"},
+    "tracegraph/autograph/statements/branches.py": {"tracegraph"},
     "tracegraph/config.py": {"tracegraph"},
     "tracegraph/control/scan.py": {"tracegraph"},
     "tracegraph/control_flow/regions.py": {"tracegraph"},

@@ -120,6 +120,12 @@ def differences(line):
             yield f"{path}({name}", f"is {own!r} by default, not {default!r}"
 
 
+def test_signatures_tell_the_name_by_default():
+    paths = [line.partition("(")[0] for line in LINES]
+    own = {path: own_arguments(path)[0].get("name") for path in paths}
+    assert [path for path, argument in own.items() if argument and argument[1] == ""] == []
+
+
 def reason(place):
     path, _, argument = place.partition("(")
     return next((key for key in (place, path, argument) if key in DIFFERENT), None)

@@ -72,7 +72,7 @@ Run = Callable[[], None]
 
 
 def loops() -> Any:
-    """The module about loops that a value of the graph ends; the first one opens it."""
+    """The module about loops that a value of the graph ends; the first such loop opens it."""
     return opened("tracegraph.autograph.statements.loops")
 
 
@@ -200,10 +200,16 @@ def for_stmt(
     steps = iteration.staged_steps(iterated)
     lists().check_advance(iterated)
     if steps is not None:
-        most, item = opts.get("maximum_iterations"), opts["iterate_names"]
-        names = opts["read_after"], opts["shared"], opts["exits"]
-        shapes = opts.get("shape_invariants", ())
-        options = loops().LoopOptions(most, *names, bool(steps.bound), body, item, shapes)
+        options = loops().LoopOptions(
+            opts.get("maximum_iterations"),
+            opts["read_after"],
+            opts["shared"],
+            opts["exits"],
+            is_entered=bool(steps.bound),
+            body=body,
+            item=opts["iterate_names"],
+            invariants=opts.get("shape_invariants", ()),
+        )
         rows = None if extra_test or options.maximum_iterations is not None else steps.rows()
         if rows is None:
             _staged_for(steps, extra_test, body, get_state, set_state, symbol_names, options)
@@ -213,7 +219,7 @@ def for_stmt(
             before = get_state()
             for item in _told(steps, over_growing(steps.bound)):
                 body(item)
-                check_kept(shapes, before, get_state())
+                check_kept(options.invariants, before, get_state())
                 leave_iteration(get_state, set_state, opts["exits"])
     elif extra_test is None:
         for item in _told_if_long(iterated):

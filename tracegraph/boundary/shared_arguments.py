@@ -47,3 +47,15 @@ def with_parameters(init: Init, parameters: Sequence[inspect.Parameter]) -> Init
     found: Any = __init__
     found.__signature__ = signature
     return found
+
+
+def show_name(cls: type, name: str) -> None:
+    """Shows users `name` as the default of a class that takes its `__init__` from a base, where the
+    default is "" for all its classes."""
+    if "__init__" not in vars(cls):
+        init: Any = cls.__init__  # type: ignore[misc]
+        parameters = [
+            parameter.replace(default=name) if parameter.name == "name" else parameter
+            for parameter in inspect.signature(init).parameters.values()
+        ]
+        cls.__init__ = with_parameters(init, parameters)  # type: ignore[misc]

@@ -115,7 +115,7 @@ _CONTROL_FIX = (
     "use tg.where(condition, x, y), or decide outside the @tg.function; "
     "a Python `if` or `while` on a tensor is decided while tracing"
 )
-_PLAIN = "runs as plain Python, like properties and operators: let a method or function decide"
+_PLAIN = "runs as plain Python, like properties or do_not_convert: let a converted function decide"
 _LIBRARY_FIX = (
     "use tg.where(condition, x, y), tg.boolean_mask, tg.sort or the like; `if` and `while` on "
     "tensors are converted here, but the `if` of a comprehension, `sorted` and so on are Python's"

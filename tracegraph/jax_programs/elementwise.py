@@ -233,6 +233,11 @@ def _shifted(eqn: Equation, kind: str, *operands: Tensor) -> Tensor:
     return ops.Bitcast(x.dtype)(ops.ShiftRight()(there(x), there(y)))
 
 
+@converts("convert_element_type")
+def _convert_element_type(eqn: Equation, x: Tensor) -> Tensor:
+    return x if eqn.type is x.type else ops.Cast(eqn.type.dtype)(x)
+
+
 @converts("bitcast_convert_type")
 def _bitcast_convert_type(eqn: Equation, x: Tensor) -> Any:
     if eqn.type.dtype.size != x.dtype.size:
@@ -279,8 +284,5 @@ converts_by(
         "exp2": lambda eqn, x: ops.EXP(ops.MUL(full_like(x, math.log(2)), x)),
         "shift_right_arithmetic": lambda eqn, x, y: _shifted(eqn, "int", x, y),
         "shift_right_logical": lambda eqn, x, y: _shifted(eqn, "uint", x, y),
-        "convert_element_type": lambda eqn, x: (
-            x if eqn.type is x.type else ops.Cast(eqn.type.dtype)(x)
-        ),
     }
 )

@@ -144,9 +144,8 @@ class JaxWindows(NamedTuple):
                 number = ADD(number, BroadcastTo(block, (place,))(steps))
             parts.append(Reshape((*block, 1))(number))
         if not parts:
-            return Reshape((*block, 0))(
-                slice_axis(Reshape((*like.type.shape, 1))(like), like.ndim, 0, 0)
-            )
+            column = Reshape((*like.type.shape, 1))(like)
+            return Reshape((*block, 0))(slice_axis(column, like.ndim, 0, 0))
         return Concatenate(len(block))(*parts) if len(parts) > 1 else parts[0]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from tracegraph.array.arguments import as_flag, as_number, given
+from tracegraph.boundary.shared_arguments import show_name
 from tracegraph.core.types import DType, as_dtype
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
@@ -90,6 +91,10 @@ class LossOfFunction(Loss):
 
     function: ClassVar[Callable[..., Tensor]]
     _options: tuple[str, ...]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        show_name(cls, cls.function.__name__)
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 from tracegraph import initializers
 from tracegraph.array.arguments import as_function, as_shape, rank_of
 from tracegraph.array.creation import ones_like, zeros_like
+from tracegraph.boundary.shared_arguments import show_name
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.core.types import DType, as_dtype, float32
 from tracegraph.errors import DTypeError, fail
@@ -259,6 +260,10 @@ class MeanOfFunction(MeanMetricWrapper):
     class."""
 
     function: ClassVar[Callable[..., Any]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        show_name(cls, cls.function.__name__)
 
     def __init__(self, name: str = "", dtype: DTypeLike | None = None) -> None:
         self._start(name, dtype)

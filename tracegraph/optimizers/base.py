@@ -91,7 +91,8 @@ class Optimizer(Module):
 
     - `learning_rate`: a float, a Variable, or a function of no arguments or of `iterations`, such
       as one from `tg.optimizers.schedules`. A float is stored in a Variable, so
-      `optimizer.learning_rate = 0.01` takes effect without retracing.
+      `optimizer.learning_rate = 0.01` takes effect without retracing. A function is called within
+      the step, which keeps other threads from Variables, so it must not wait for one of them.
     - `weight_decay`: before each step, w becomes w - w * weight_decay * learning_rate.
     - `clipnorm`, `clipvalue`, `global_clipnorm`: bounds on the norm of each gradient, on each of
       its elements, or on the norm of all gradients together; at most one may be given.
@@ -598,8 +599,9 @@ def rate_at(rate: Any, iterations: Variable) -> Any:
 
 
 def atomic_step() -> AbstractContextManager[Any]:
-    """Keeps other threads from the Variables between the reads and the assignments of a step. A
-    function that is traced needs no lock: its calls are atomic."""
+    """Keeps other threads from all Variables between the reads and the assignments of a step, in
+    which a schedule needs the number of the step, and a constraint the new value. A function that
+    is traced needs no lock: its calls are atomic."""
     return state_lock if current_trace() is None else nullcontext()
 
 

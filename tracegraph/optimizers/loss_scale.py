@@ -133,12 +133,12 @@ class LossScaleOptimizer(Optimizer):
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Given, Variable]], name: str | None = None
     ) -> Variable:
-        """Takes one step if all gradients, which are those of the scaled loss, are finite.
+        """Takes one step if all gradients, which are those of the scaled loss, are finite. Steps of
+        several threads come one after the other.
 
         Raises GradientError (a ValueError) if all gradients are None. Returns `iterations`.
         """
         pairs = connected_pairs(grads_and_vars, self.inner_optimizer.sparse_updates)
-        self.build([v for _, v in pairs])  # state must outlive the branches below
 
         def step() -> None:
             self.inner_optimizer.apply_gradients(self._unscaled_pairs(pairs))
@@ -154,6 +154,7 @@ class LossScaleOptimizer(Optimizer):
         values = [g.sums if isinstance(g, RowGradient) else g for g, _ in pairs]
         finite = reduce_all(stack([reduce_all(is_finite(x)) for x in values]))
         with atomic_step():
+            self.build([v for _, v in pairs])  # state must outlive the branches
             cond(finite, step, shrink)
         return self.iterations
 

@@ -116,7 +116,7 @@ class Block:
             nodes = self._cheap_nodes(ys)
             assert nodes is not None
             self._again[ys] = nodes
-            for shared in [xs[0] for xs in zip(*(node.inputs for node in nodes)) if _is_one(xs)]:
+            for shared in _shared_operands_of(nodes):
                 self.constants[shared] = None
             left += _operands_of(nodes)
 
@@ -223,6 +223,10 @@ def _source_of_all(nodes: Sequence[Node]) -> Source:
 def _operands_of(nodes: Sequence[Node]) -> list[Tensors]:
     """The operands of nodes that differ between blocks."""
     return [xs for xs in zip(*(node.inputs for node in nodes)) if not _is_one(xs)]
+
+
+def _shared_operands_of(nodes: Sequence[Node]) -> list[Tensor]:
+    return [xs[0] for xs in zip(*(node.inputs for node in nodes)) if _is_one(xs)]
 
 
 def _is_one(xs: Tensors) -> bool:

@@ -943,4 +943,5 @@ ARRAYS = (Tensor, Variable, np.ndarray, np.generic)
 
 
 def is_array(value: Any) -> bool:
+    """Whether a value has a dtype of its own, as Python's numbers have not."""
     return isinstance(value, ARRAYS)

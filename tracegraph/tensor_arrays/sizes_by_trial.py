@@ -74,7 +74,7 @@ def sizes_by_trial(
         tried, *sizes = [builder.input_like(x) for x in trial.inputs][len(outer) :]
         outgrown = [Greater()(Cast(int64)(size), tried) for size in sizes]
         condition = builder.finish([functools.reduce(LogicalOr(), outgrown)])
-    given = [appended(StopGradient(), (x,))[0] if x.dtype.is_differentiable else x for x in outer]
+    given = [_without_slope(x) for x in outer]
     start = [constant(0, int64), *(constant(1, int32) for _ in places)]
     return [*appended(While(trial, len(outer), condition, 2), [*given, *start])[1:]]
 
@@ -117,6 +117,10 @@ def _taken_out(capacity: Dim, outputs: Sequence[Tensor]) -> list[Node]:
             found.update(node.outputs)
     builder.nodes[:] = [node for node in builder.nodes if found.isdisjoint(node.outputs)]
     return live_nodes(nodes, outputs)
+
+
+def _without_slope(x: Tensor) -> Tensor:
+    return appended(StopGradient(), (x,))[0] if x.dtype.is_differentiable else x
 
 
 def _stopping(

@@ -54,7 +54,7 @@ def _refusing(self: Undefined, *operands: Any) -> NoReturn:
     self.refuse()
 
 
-# Where a name is read, `staging.read` refuses; here it is an item of a container.
+# Where a name is read, `values.read` refuses; here it is an item of a container.
 _OPERATORS = ["add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or"]
 _USES = [
     "array",

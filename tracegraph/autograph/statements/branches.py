@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import dis
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import nest
 from tracegraph.autograph.statements.values import (
@@ -53,10 +53,6 @@ from tracegraph.tensor_arrays.array_states import (
 )
 from tracegraph.tensor_arrays.tensor_array import TensorList
 from tracegraph.tracing.trace import notes_what_leaves
-
-if TYPE_CHECKING:
-    pass
-
 
 #: A branch of an `if`: it gives the values that it ends with, and these as they are then.
 Traceable = Callable[[], tuple[Values, Values]]

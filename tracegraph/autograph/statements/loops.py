@@ -273,8 +273,8 @@ class _StagedLoop:
         )
 
     def _flag(self, values: list[Any], entered: Tensor) -> None:
-        """Adds to the values that names have only if an iteration sets them whether one did. What
-        others may read, too, must be set."""
+        """Adds to each value that only iterations set whether one did. The run fails where none
+        has set a name that other code may read."""
         for number, (name, value) in enumerate(zip(self._names, values, strict=True)):
             if not self._is_unset[number] or is_undefined(value):
                 continue

@@ -125,7 +125,7 @@ class SetUnlessLeft:
 
 
 def both_flagged(name: str, one: Any, other: Any) -> tuple[Any, Any]:
-    """Two values of a name, both with whether it is set if one has that."""
+    """Two values of a name, both as `SetInLoop` if one of them is."""
     if isinstance(one, SetInLoop) or isinstance(other, SetInLoop):
         return SetInLoop.alike(name, one), SetInLoop.alike(name, other)
     return one, other
@@ -174,7 +174,7 @@ def where_reached(value: Any) -> Any:
 
 
 def without_flags(value: Any) -> Any:
-    """The value of a name, whether it has one or not."""
+    """The value of a name, without what says whether it has one."""
     value = where_reached(value)
     return value.value if isinstance(value, SetInLoop) else value
 

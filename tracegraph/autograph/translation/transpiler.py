@@ -681,7 +681,7 @@ class _Liveness(liveness.Analyzer):
         }
         self._named = {x.value for x in graph.index if isinstance(x, ast.Assign)}
 
-    def lamba_check(self, function: Any) -> bool:
+    def lamba_check(self, function: Any) -> bool:  # malt's spelling
         return super().lamba_check(function) and function not in self._named
 
     def visit_node(self, node: Any) -> bool:

@@ -79,9 +79,9 @@ class OptaxOptimizer(Module):
 
         Every call must pass the variables of the first step. `extra` holds the transformation's
         further arguments, such as `value=loss`. A gradient may have an axis of examples in front,
-        as `optax.contrib.dpsgd` takes it. Raises GradientError (a ValueError) if all
-        gradients are None, and SignatureError (a ValueError) for variables other than those of the
-        first step. Returns `iterations`.
+        as `optax.contrib.dpsgd` takes it. Steps of several threads come one after the other.
+        Raises GradientError (a ValueError) if all gradients are None, and SignatureError (a
+        ValueError) for variables other than those of the first step. Returns `iterations`.
         """
         pairs = connected_pairs(grads_and_vars, takes_examples=True)
         with atomic_step():

@@ -306,8 +306,11 @@ def _row(x: Any) -> Any:
 ALONG_STEPS = ("return_sequences", "return_state", "go_backwards", "stateful")
 #: What these layers have and neither the cell nor `RNN` has.
 _MORE = [
-    Parameter("activity_regularizer", Parameter.POSITIONAL_OR_KEYWORD, default=None),
-    Parameter("use_cudnn", Parameter.POSITIONAL_OR_KEYWORD, default="auto"),
+    Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
+    for name, default, annotation in (
+        ("activity_regularizer", None, "RegularizerLike"),
+        ("use_cudnn", "auto", "bool | str"),
+    )
 ]
 
 
@@ -315,6 +318,9 @@ def takes_those_of(cell_type: type[Cell], *later: str) -> Callable[[Init], Init]
     """A decorator for the `__init__` of a layer with such a cell. Its parameters become: those that
     it names itself; those of the cell behind `units`, with an `activity_regularizer` among the
     other regularizers; those that `later` names, of the cell and of `RNN`; and those of all layers.
+
+    It gets what it does not name itself as `**arguments`; `*unnamed` is for type checkers alone,
+    since callers may give arguments by position.
     """
     known = {
         parameter.name: parameter

@@ -49,3 +49,7 @@ del products
 
 if not TYPE_CHECKING:  # to a type checker, names imported as themselves are public
     __all__ = names_of(globals())
+    # They are pickled, and shown, under the names that users import.
+    for _name in __all__:
+        globals()[_name].__module__ = "tracegraph.linalg"
+    del _name

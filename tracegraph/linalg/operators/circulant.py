@@ -6,6 +6,7 @@ from typing import Any
 
 from tracegraph.array.arguments import given
 from tracegraph.array.shaping import expand_dims
+from tracegraph.boundary.shared_arguments import show_name
 from tracegraph.core.shapes import element_count
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import as_dtype, complex64
@@ -42,6 +43,10 @@ class Circular(LinearOperator):
     """A circular convolution along `_depth` axes, which are flattened to one in its argument."""
 
     _depth: int
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        show_name(cls, cls.__name__)
 
     def __init__(
         self,
