@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from tracegraph.array.arguments import refuse
+from tracegraph.array.arguments import given, refuse
 from tracegraph.array.creation import zeros_like
 from tracegraph.array.joining import split
+from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import along_channels, format_of
 from tracegraph.layers.recurrent.cells import LSTMCell
-from tracegraph.layers.recurrent.rnn import ALONG_STEPS, Outputs, OwnRNN, takes_those_of
+from tracegraph.layers.recurrent.rnn import Outputs, OwnRNN
 from tracegraph.layers.windows.convolutions import CONVOLUTIONS, WindowedLayer
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from tracegraph.layers.recurrent.kinds import RecurrentSettings
-    from tracegraph.typing import ActivationLike, Window
+    from tracegraph.typing import (
+        ActivationLike,
+        ConstraintLike,
+        DTypeLike,
+        InitializerLike,
+        RegularizerLike,
+        Window,
+    )
 
     class _ConvLSTMSettings(RecurrentSettings, total=False):
         """What the constructors take besides what the overloads name."""
@@ -36,9 +43,18 @@ class ConvLSTM1DCell(LSTMCell, WindowedLayer):
 
     rank = 1
 
-    def __init__(self, filters: int, windows: Sequence[Any], **of_lstm: Any) -> None:
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: Window,
+        strides: Window,
+        padding: str,
+        data_format: str | None,
+        dilation_rate: Window,
+        **of_lstm: Any,
+    ) -> None:
         super().__init__(filters, **of_lstm)
-        self._set_windows(*windows)
+        self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
         self.filters = filters
         self.gate_axis = -self.rank - 1 if self._is_first else -1
 
@@ -123,7 +139,6 @@ class ConvLSTM1D(OwnRNN[Outputs]):
         return_state: bool,
         **settings: Unpack[_ConvLSTMSettings],
     ) -> None: ...
-    @takes_those_of(LSTMCell, *ALONG_STEPS)
     def __init__(
         self,
         filters: int,
@@ -132,11 +147,32 @@ class ConvLSTM1D(OwnRNN[Outputs]):
         padding: str = "valid",
         data_format: str | None = None,
         dilation_rate: Window = 1,
-        *unnamed: Any,
-        **arguments: Any,
+        activation: ActivationLike = "tanh",
+        recurrent_activation: ActivationLike = "sigmoid",
+        use_bias: bool = True,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        recurrent_initializer: InitializerLike = "orthogonal",
+        bias_initializer: InitializerLike = "zeros",
+        unit_forget_bias: bool = True,
+        kernel_regularizer: RegularizerLike = None,
+        recurrent_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        recurrent_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        seed: int | None = None,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        windows = (kernel_size, strides, padding, data_format, dilation_rate)
-        self._begin(filters=filters, windows=windows, **arguments)
+        self._begin(given(locals()))
 
     def _first_state(self, x: Tensor) -> Any:
         return self.cell.state_before(x[0])  # type: ignore[index]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
+from tracegraph.array.arguments import given
+from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.recurrent.cells import GRUCell, LSTMCell, SimpleRNNCell
-from tracegraph.layers.recurrent.rnn import ALONG_STEPS, Outputs, OwnRNN, takes_those_of
+from tracegraph.layers.recurrent.rnn import Outputs, OwnRNN
 from tracegraph.typing import (
     ActivationLike,
     ConstraintLike,
@@ -94,9 +96,35 @@ class SimpleRNN(OwnRNN[Outputs]):
         return_state: bool,
         **settings: Unpack[_CellSettings],
     ) -> None: ...
-    @takes_those_of(SimpleRNNCell, *ALONG_STEPS, "unroll", "seed", "zero_output_for_mask")
-    def __init__(self, units: int, *unnamed: Any, **arguments: Any) -> None:
-        self._begin(units=units, **arguments)
+    def __init__(
+        self,
+        units: int,
+        activation: ActivationLike = "tanh",
+        use_bias: bool = True,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        recurrent_initializer: InitializerLike = "orthogonal",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        recurrent_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        recurrent_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        unroll: bool = False,
+        seed: int | None = None,
+        zero_output_for_mask: bool = False,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        self._begin(given(locals()))
 
 
 class LSTM(OwnRNN[Outputs]):
@@ -143,9 +171,38 @@ class LSTM(OwnRNN[Outputs]):
         return_state: bool,
         **settings: Unpack[_LSTMSettings],
     ) -> None: ...
-    @takes_those_of(LSTMCell, *ALONG_STEPS, "unroll", "use_cudnn", "zero_output_for_mask")
-    def __init__(self, units: int, *unnamed: Any, **arguments: Any) -> None:
-        self._begin(units=units, **arguments)
+    def __init__(
+        self,
+        units: int,
+        activation: ActivationLike = "tanh",
+        recurrent_activation: ActivationLike = "sigmoid",
+        use_bias: bool = True,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        recurrent_initializer: InitializerLike = "orthogonal",
+        bias_initializer: InitializerLike = "zeros",
+        unit_forget_bias: bool = True,
+        kernel_regularizer: RegularizerLike = None,
+        recurrent_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        recurrent_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        seed: int | None = None,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        unroll: bool = False,
+        use_cudnn: bool | str = "auto",
+        zero_output_for_mask: bool = False,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        self._begin(given(locals()))
 
 
 class GRU(OwnRNN[Outputs]):
@@ -191,8 +248,35 @@ class GRU(OwnRNN[Outputs]):
         return_state: bool,
         **settings: Unpack[_GRUSettings],
     ) -> None: ...
-    @takes_those_of(
-        GRUCell, *ALONG_STEPS, "unroll", "reset_after", "use_cudnn", "zero_output_for_mask"
-    )
-    def __init__(self, units: int, *unnamed: Any, **arguments: Any) -> None:
-        self._begin(units=units, **arguments)
+    def __init__(
+        self,
+        units: int,
+        activation: ActivationLike = "tanh",
+        recurrent_activation: ActivationLike = "sigmoid",
+        use_bias: bool = True,
+        kernel_initializer: InitializerLike = "glorot_uniform",
+        recurrent_initializer: InitializerLike = "orthogonal",
+        bias_initializer: InitializerLike = "zeros",
+        kernel_regularizer: RegularizerLike = None,
+        recurrent_regularizer: RegularizerLike = None,
+        bias_regularizer: RegularizerLike = None,
+        activity_regularizer: RegularizerLike = None,
+        kernel_constraint: ConstraintLike = None,
+        recurrent_constraint: ConstraintLike = None,
+        bias_constraint: ConstraintLike = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        seed: int | None = None,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        unroll: bool = False,
+        reset_after: bool = True,
+        use_cudnn: bool | str = "auto",
+        zero_output_for_mask: bool = False,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        self._begin(given(locals()))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from inspect import Parameter, signature
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
 from tracegraph import nest, regularizers
@@ -12,7 +11,6 @@ from tracegraph.array.creation import zeros, zeros_like
 from tracegraph.array.indexing.selection import where
 from tracegraph.array.joining import stack, unstack
 from tracegraph.array.shaping import expand_dims, reverse, transpose
-from tracegraph.boundary.shared_arguments import Init, with_parameters
 from tracegraph.control_flow.loops import scan_with_results
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
@@ -302,45 +300,15 @@ def _row(x: Any) -> Any:
     return as_tensor(x)[0]  # type: ignore[index]
 
 
-#: The arguments of `RNN` that all layers with a cell of ours have.
-ALONG_STEPS = ("return_sequences", "return_state", "go_backwards", "stateful")
-#: What these layers have and neither the cell nor `RNN` has.
-_MORE = [
-    Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
-    for name, default, annotation in (
-        ("activity_regularizer", None, "RegularizerLike"),
-        ("use_cudnn", "auto", "bool | str"),
-    )
-]
-
-
-def takes_those_of(cell_type: type[Cell], *later: str) -> Callable[[Init], Init]:
-    """A decorator for the `__init__` of a layer with such a cell. Its parameters become: those that
-    it names itself; those of the cell behind `units`, with an `activity_regularizer` among the
-    other regularizers; those that `later` names, of the cell and of `RNN`; and those of all layers.
-
-    It gets what it does not name itself as `**arguments`; `*unnamed` is for type checkers alone,
-    since callers may give arguments by position.
-    """
-    known = {
-        parameter.name: parameter
-        for parameter in (*_parameters(RNN), *_parameters(cell_type), *_MORE)
-    }
-    names = [parameter.name for parameter in _parameters(cell_type)]
-    options = [*LayerOptions.__annotations__]
-    of_cell = [name for name in names if name not in ("self", "units", *later, *options)]
-    of_cell.insert(of_cell.index("bias_regularizer") + 1, "activity_regularizer")
-
-    def takes(init: Init) -> Init:
-        own = [p for p in signature(init).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-        rest = [known[name] for name in (*of_cell, *later, *options)]
-        return with_parameters(init, [*own, *rest])
-
-    return takes
-
-
-def _parameters(kind: type) -> list[Parameter]:
-    return [*signature(kind.__init__).parameters.values()]  # type: ignore[misc]
+#: The arguments of `RNN` that its subclasses with cells of ours share.
+_WAYS = (
+    "return_sequences",
+    "return_state",
+    "go_backwards",
+    "stateful",
+    "unroll",
+    "zero_output_for_mask",
+)
 
 
 class OwnRNN(RNN[Outputs]):
@@ -348,15 +316,14 @@ class OwnRNN(RNN[Outputs]):
 
     cell_type: type[Cell]
 
-    def _begin(self, **arguments: Any) -> None:
-        """Divides the arguments of `__init__` that were given among the cell and `RNN`."""
-        activity = arguments.pop("activity_regularizer", None)
-        arguments.pop("use_cudnn", None)  # there is only one implementation
-        names = {parameter.name for parameter in _parameters(RNN)}
-        own = {name: arguments.pop(name) for name in names & arguments.keys()}
-        if "dtype" in own:
-            arguments["dtype"] = own["dtype"]
-        cell = self.cell_type(**arguments)
-        RNN.__init__(self, cell, **own)
+    def _begin(self, arguments: Mapping[str, Any]) -> None:
+        """Splits the arguments of `__init__` into the cell's and the layer's own."""
+        own = dict(arguments)
+        dtype, name, trainable = (own.pop(key) for key in ("dtype", "name", "trainable"))
+        activity = own.pop("activity_regularizer")
+        own.pop("use_cudnn", None)  # there is only one implementation
+        along = {way: own.pop(way) for way in _WAYS if way in own}
+        cell = self.cell_type(**own, dtype=dtype)
+        RNN.__init__(self, cell, **along, name=name, dtype=dtype, trainable=trainable)
         self.activity_regularizer = regularizers.get(activity)
         self.units = cell.units
