@@ -3,6 +3,7 @@ computes slowly."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -175,12 +176,20 @@ def _zeta_of(x: Any, q: Any) -> Any:
     return jnp.where(is_first, first.astype(x.dtype), jnp.where(is_far, far, inner))
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def polygamma(order: int, x: Any) -> Any:
     """The derivative of digamma of an order, from 1 on."""
     if order > 170:  # whose factorial is infinite in float64
         return special.polygamma(order, x).astype(x.dtype)
     size = (-1) ** (order + 1) * float(math.factorial(order))
     return _wide(lambda x: size * _zeta_of(jnp.full_like(x, order + 1), x))(x)
+
+
+@polygamma.defjvp
+def _polygamma_slope(order: int, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    """For JAX, which has no derivative of zeta."""
+    (x,), (change,) = primals, tangents
+    return polygamma(order, x), polygamma(order + 1, x) * change
 
 
 #: B(2 k) / (2 k)! of Bernoulli's numbers B.
