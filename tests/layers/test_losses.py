@@ -471,6 +471,17 @@ def test_all_labels_ignored_is_no_loss():
     assert loss([1, 1], X[:2]).numpy() == 0.0
 
 
+@pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
+def test_ignored_labels_in_a_column_are_those_of_a_row(reduction):
+    loss = losses.SparseCategoricalCrossentropy(
+        from_logits=True, ignore_class=int(LABELS[0]), reduction=reduction
+    )
+    x = tg.constant(X)
+    x._keras_mask = tg.constant(np.arange(ROWS) != 1)
+    row, column = loss(LABELS, x).numpy(), loss(LABELS[:, None], x).numpy()
+    np.testing.assert_array_equal(column, row, strict=True)
+
+
 def test_dtypes():
     assert losses.mean_squared_error([[1]], [[2]]).dtype is tg.float32
     assert losses.MeanSquaredError()([[1.0]], tg.ones([1, 1], tg.float64)).dtype is tg.float64

@@ -622,6 +622,23 @@ def test_accumulated_gradients_go_through_checkpoints(tmp_path):
     assert v.numpy() == 0.0 and w.numpy() == -3.0
 
 
+class FromOne(tg.optimizers.SGD):
+    """Has slots that start at 1."""
+
+    def initial_slot(self, name):
+        return 1.0
+
+
+@pytest.mark.parametrize("make", [tg.optimizers.Adagrad, FromOne])
+def test_accumulated_gradients_start_at_0_whatever_slots_start_at(make):
+    plain, (v, w) = make(0.5), (tg.Variable([1.0, 2.0]) for _ in range(2))
+    optimizer = make(0.5, gradient_accumulation_steps=2)
+    for part in ([8.0, -4.0], [16.0, 2.0]):
+        optimizer.apply_gradients([(tg.constant(part), v)])
+    plain.apply_gradients([(tg.constant([12.0, -1.0]), w)])
+    assert_close([v], [w.numpy()])
+
+
 def test_accumulation_does_not_trace_again():
     optimizer, v = tg.optimizers.SGD(1.0, gradient_accumulation_steps=3), tg.Variable(0.0)
     step = tg.function(lambda g: optimizer.apply_gradients([(g, v)]))

@@ -592,6 +592,18 @@ def test_an_update_of_a_variable_out_of_range_is_dropped():
     same(v, [1, 2, 3])
 
 
+def test_rows_assigned_in_a_function_may_have_a_tensor_for_their_shape():
+    v, shape = tg.Variable([[1.0], [2.0], [3.0]]), tg.constant([3, 1])
+
+    @tg.function
+    def put(rows):
+        v.assign(tg.IndexedSlices(rows, [2, 0], shape))
+        v.assign_add(tg.IndexedSlices(rows, [0, 0], tg.shape(v)))
+
+    put(tg.constant([[5.0], [6.0]]))
+    same(v, [[17], [0], [5]])
+
+
 def test_floating_indices_are_an_error():
     with pytest.raises(TypeError, match="integers"):
         tg.gather(tg.ones([3]), [0.0])

@@ -1281,9 +1281,9 @@ class SlowToStart(tg.optimizers.SGD):
     def __init__(self, rate):
         super().__init__(2 * rate, gradient_accumulation_steps=2)
 
-    def initial_slot(self, name):
+    def slot_axes(self, name, variable):
         time.sleep(0.05)
-        return 0.0
+        return super().slot_axes(name, variable)
 
 
 OPTIMIZERS = {

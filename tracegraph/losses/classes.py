@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from tracegraph.array.arguments import as_flag, as_number, given
+from tracegraph.array.shaping import expand_dims
 from tracegraph.boundary.shared_arguments import show_name
 from tracegraph.core.types import DType, as_dtype
 from tracegraph.errors import DTypeError, fail
@@ -411,7 +412,9 @@ class SparseCategoricalCrossentropy(LossOfFunction):
     def mask(self, y_true: Tensor, losses: Tensor) -> Tensor | None:
         if self.ignore_class is None:
             return None
-        return not_equal(functions.class_numbers(type(self).__name__, y_true), self.ignore_class)
+        op = type(self).__name__
+        labels = functions.class_numbers(op, y_true)
+        return not_equal(functions.of_rows(op, labels, expand_dims(losses, -1)), self.ignore_class)
 
 
 __all__ = [

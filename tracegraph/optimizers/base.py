@@ -539,7 +539,8 @@ class Optimizer(Module):
 
     def _first_value(self, name: str, variable: Variable, shape: Sequence[Any]) -> Tensor:
         """What a new slot of this shape holds."""
-        return fill(shape, as_tensor(self.initial_slot(name), variable.dtype))
+        number = 0.0 if name in self._shared_slots else self.initial_slot(name)
+        return fill(shape, as_tensor(number, variable.dtype))
 
     def initial_slot(self, name: str) -> float:
         """The initial value of a slot's elements."""

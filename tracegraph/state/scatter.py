@@ -16,7 +16,7 @@ from tracegraph.errors import DTypeError, ShapeError, SignatureError, counted, f
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor, host_tensor
-from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_value
+from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_ints, static_value
 from tracegraph.ops import index as ops
 from tracegraph.ops.broadcast import full, full_like
 from tracegraph.ops.constant import Iota
@@ -157,7 +157,7 @@ def _dense(self: IndexedSlices) -> Tensor:
             fix="give it: tg.IndexedSlices(values, indices, dense_shape)",
         )
     values, indices = as_tensor(self.values), _indices(self.indices)
-    shape = tuple(int(size) for size in self.dense_shape)
+    shape = static_ints(self.dense_shape, "IndexedSlices: dense_shape")
     zeros = full(0, TensorType(values.dtype, shape))
     check_range("IndexedSlices", zeros, indices, [0])
     return ops.ScatterAdd(0, 0)(zeros, Reshape((*indices.type.shape, 1))(indices), values)
