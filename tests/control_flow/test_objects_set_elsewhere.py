@@ -70,7 +70,7 @@ class Game:
         return self.x
 
 
-STATS = SimpleNamespace(total=0.0)
+STATS, CHOSEN = SimpleNamespace(total=0.0), 2.0
 TABLE, ROWS = {"all": 0.0}, [0.0, 0.0]
 
 
@@ -536,3 +536,111 @@ def test_what_was_set_is_put_back_after_an_error():
     with pytest.raises((ValueError, TypeError, TraceError)):
         f(tg.constant(3.0))
     assert (momentum.velocity, momentum.steps) == (0.0, 0)
+
+
+# Functions and objects that a branch or a loop itself makes.
+
+
+class Setter:
+    def set(self):
+        global CHOSEN
+        CHOSEN, STATS.total = 5.0, 9.0
+
+    @classmethod
+    def made(cls):
+        return cls()
+
+
+class DerivedSetter(Setter):
+    pass
+
+
+def made_setter():
+    return DerivedSetter.made()
+
+
+def reset():
+    global CHOSEN
+    CHOSEN, STATS.total = 2.0, 1.0
+
+
+def what_is_read():
+    return CHOSEN + STATS.total
+
+
+def by_function_of_branch(x, n):
+    reset()
+    if x > 0.5:
+
+        def set_name():
+            global CHOSEN
+            CHOSEN = 5.0
+
+        set_name()
+    return what_is_read() * x
+
+
+def by_function_of_loop(x, n):
+    reset()
+    for _ in tg.range(n):
+
+        def add_to_name():
+            global CHOSEN
+            CHOSEN = CHOSEN + 5.0
+
+        if x > 0.5:
+            add_to_name()
+    return what_is_read() * x
+
+
+def by_class_of_branch(x, n):
+    reset()
+    if x > 0.5:
+
+        class Own:
+            def __call__(self):
+                global CHOSEN
+                CHOSEN = 5.0
+
+        Own()()
+    return what_is_read() * x
+
+
+def by_object_of_branch(x, n):
+    reset()
+    if x > 0.5:
+        Setter().set()
+    return what_is_read() * x
+
+
+def by_object_of_function(x, n):
+    reset()
+    for _ in tg.range(n):
+        made_setter().set()
+    return what_is_read() * x
+
+
+def by_method_in_dict(x, n):
+    reset()
+    table = {"set": Setter().set}
+    if x > 0.5:
+        table["set"]()
+    return what_is_read() * x
+
+
+MAKERS = [
+    by_function_of_branch,
+    by_function_of_loop,
+    by_class_of_branch,
+    by_object_of_branch,
+    by_object_of_function,
+    by_method_in_dict,
+]
+
+
+@pytest.mark.parametrize("program", MAKERS)
+def test_what_functions_and_objects_of_a_statement_set_is_its_state(program):
+    f = tg.function(program)
+    for x, n in ((0.25, 2), (0.75, 2), (0.75, 0)):
+        given = tg.constant(x), tg.constant(n)
+        assert float(f(*given)) == float(program(*given))

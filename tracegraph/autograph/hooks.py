@@ -132,6 +132,7 @@ def while_stmt(
         opts["read_after"],
         opts["shared"],
         opts["exits"],
+        opts["unsure"],
         invariants=opts.get("shape_invariants", ()),
     )
     staged = (test, body, get_state, set_state, symbol_names, options)
@@ -205,6 +206,7 @@ def for_stmt(
             opts["read_after"],
             opts["shared"],
             opts["exits"],
+            opts["unsure"],
             is_entered=bool(steps.bound),
             body=body,
             item=opts["iterate_names"],
@@ -226,7 +228,7 @@ def for_stmt(
             body(item)
             leave_iteration(get_state, set_state, opts["exits"])
     else:
-        _guarded_for(iterated, extra_test, body, get_state, set_state, symbol_names, opts["exits"])
+        _guarded_for(iterated, extra_test, body, get_state, set_state, symbol_names, opts)
 
 
 @tries()
@@ -259,7 +261,7 @@ def _guarded_for(
     get_state: GetState,
     set_state: SetState,
     symbol_names: Sequence[str],
-    exits: Sequence[str],
+    opts: dict[str, Any],
 ) -> None:
     """A loop over values that Python knows, which a value of the graph may leave: all iterations
     are traced, each guarded by whether the loop was left."""
@@ -274,12 +276,13 @@ def _guarded_for(
                 set_state,
                 symbol_names,
                 filter(is_flag, symbol_names),
+                unread=opts["unsure"],
             )
         elif goes_on:
             body(item)
         else:
             break
-        leave_iteration(get_state, set_state, exits)
+        leave_iteration(get_state, set_state, opts["exits"])
 
 
 def _staged_for(

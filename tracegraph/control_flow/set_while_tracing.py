@@ -490,7 +490,8 @@ def _functions_in(
     own = getattr(value, "__dict__", None)
     if not own:
         held = _parts(path, value) if isinstance(value, _TABLES) else ()
-        found = [(inner, x) for inner, _, _, x in held if type(x) is FunctionType]
+        held = [(inner, getattr(x, "__func__", x)) for inner, _, _, x in held]
+        found = [(inner, x) for inner, x in held if type(x) is FunctionType]
     else:
         keys = names & own.keys() if isinstance(value, ModuleType) else [*own]
         found = [(f"{path}.{k}", own[k]) for k in keys if type(own[k]) is FunctionType]
@@ -526,17 +527,45 @@ def _set_by_functions(body: Any, is_users: Callable[[Owner], bool]) -> Iterator[
     code, seen = getattr(body, "__code__", None), dict[int, int]()
     if code is None:
         return
-    known, names = body.__globals__, _names_used(code)[0]
+    known, (names, stored) = body.__globals__, _names_used(code)
+    for name in stored & known.keys():  # set by functions that the body itself defines
+        yield Setting(f"{_module_of(body)}.{name}", known, name, known[name], body)
     found = [*((name, known[name]) for name in names if name in known), *_held_by(body)]
+    met = set[int]()
     for path, value in found:
         # Looked at in their turn, as what the body names is.
         found += _functions_in(path, value, names, is_users)
+        found += _made_by(value, is_users, met)
         if isinstance(value, FunctionType):
             yield from _set_by_function(path, value, seen)
         for method in _methods_of(value, names):
-            yield from _set_by_function(f"{path}.{method.__name__}", method, seen)
+            found.append((f"{path}.{method.__name__}", method))
+            yield from _set_by_function(*found[-1], seen)
         if isinstance(value, type) and not is_of_us(value) and value.__module__ != "builtins":
             yield from _of_class(value)
+
+
+def _made_by(value: Any, is_users: Callable[[Owner], bool], met: set[int]) -> list[tuple[str, Any]]:
+    """The methods and the bases of a class, whose objects a body may make, and the classes and
+    functions that a function names, each once."""
+    if not isinstance(value, (type, FunctionType)) or id(value) in met or not is_users(value):
+        return []
+    met.add(id(value))
+    if isinstance(value, type):
+        held = [getattr(x, "__func__", x) for x in vars(value).values()]
+        methods = [x for x in held if isinstance(x, FunctionType)]
+        return [
+            *((x.__qualname__, x) for x in methods),
+            *((x.__name__, x) for x in value.__bases__),
+        ]
+    known, cells = value.__globals__, map(_content, value.__closure__ or ())
+    named = (known.get(name) for name in _names_used(value.__code__)[0])
+    made = (x for x in (*named, *cells) if isinstance(x, (type, FunctionType)))
+    return [(x.__qualname__, x) for x in made]
+
+
+def _module_of(function: FunctionType) -> str:
+    return function.__module__.rpartition(".")[2]
 
 
 def _methods_of(value: Any, names: Iterable[str]) -> Iterator[FunctionType]:
@@ -572,8 +601,7 @@ def _set_by_function(path: str, function: FunctionType, seen: dict[int, int]) ->
             yield from _set_by_function(inner, value, seen)
         elif not name.startswith(HOOKS) and not isinstance(value, _CODE):
             if name in stored:
-                module = function.__module__.rpartition(".")[2]
-                of_module = f"{module}.{name}" if holder is known else inner
+                of_module = f"{_module_of(function)}.{name}" if holder is known else inner
                 yield Setting(of_module, holder, name, value, function)
             yield from _attributes_in(inner, value, _DEEPEST, seen)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -67,6 +68,8 @@ class LoopOptions:
     shared: Sequence[str] = ()
     #: The flags by which an iteration says that it was left.
     exits: Sequence[str] = ()
+    #: The names that nothing reads after it, unless a function that is a value does.
+    unsure: Sequence[str] = ()
     #: Whether it is known to run at least once.
     is_entered: bool = False
     #: The user's body, if the function that runs was derived from it.
@@ -280,8 +283,11 @@ class _StagedLoop:
                 continue
             if not self._is_own(name):
                 check_set(name, entered)
-            elif name in self._options.read_after and not isinstance(value, SetInLoop):
+            elif self._may_be_read(name) and not isinstance(value, SetInLoop):
                 values[number] = SetInLoop(name, value, entered)
+
+    def _may_be_read(self, name: str) -> bool:
+        return name in self._options.read_after or name in self._options.unsure
 
     def _is_own(self, name: str) -> bool:
         """Whether only this function reads a name."""
@@ -491,38 +497,60 @@ class _StagedLoop:
         """The state after an iteration that started with the tensors `entered`."""
         rest, found, is_new = iter(entered), [], False
         for number, (name, value) in enumerate(zip(self._names, after, strict=True)):
-            own = self.own[number]
-            place = StatePlace(
-                name,
-                "before the loop",
-                "after one iteration",
-                "give it before the loop the shape that it gets in the loop; append what grows to "
-                "a list, and join that after the loop by tg.stack or tg.concat",
-            )
-            if own.structure is None:
-                is_new |= self._define(number, value)
-                continue
-            if isinstance(value, Unknown):
-                is_new, self.own[number] = True, _LoopName(None, [], value)
-                own.value(rest)  # passes over its tensors
-                continue
-            if is_undefined(value):
-                place.refuse(SignatureError, own.value(rest), value, "set it in every iteration")
-            leaves, structure = with_whole_arrays(value)
-            if isinstance(value, TensorList) and own.structure.container is not None:
-                # An inner loop makes it grow.
-                self._growing[number] = value.dtype, value.element_shape
-                raise _Again
-            if not structure.matches(own.structure):
-                before = own.structure.pack([x.initial for x in own.leaves])
-                place.refuse(SignatureError, before, value, _GROWS)
-            for leaf, new in zip(own.leaves, leaves, strict=True):
-                old = None if leaf.type is None else next(rest)
-                is_new |= _next_leaf(leaf, new, old, place)
-                found.append((leaf, new))
+            count = sum(leaf.type is not None for leaf in self.own[number].leaves)
+            tensors = [*itertools.islice(rest, count)]
+            try:
+                leaves, is_other = self._next_value(number, value, tensors)
+            except (DTypeError, ShapeError, SignatureError):
+                if name not in self._options.unsure:
+                    raise
+                self._leave_out(number)
+                leaves, is_other = [], True
+            found += leaves
+            is_new |= is_other
         if is_new:
             raise _Again
         return [_as_state(new, leaf.type) for leaf, new in found if leaf.type is not None]
+
+    def _next_value(
+        self, number: int, value: Any, entered: Sequence[Tensor]
+    ) -> tuple[list[tuple[_LoopLeaf, Any]], bool]:
+        """The leaves of one name after an iteration, and whether they require another trace."""
+        own, rest = self.own[number], iter(entered)
+        place = StatePlace(
+            self._names[number],
+            "before the loop",
+            "after one iteration",
+            "give it before the loop the shape that it gets in the loop; append what grows to "
+            "a list, and join that after the loop by tg.stack or tg.concat",
+        )
+        if own.structure is None:
+            return [], self._define(number, value)
+        if isinstance(value, Unknown):
+            self.own[number] = _LoopName(None, [], value)
+            return [], True
+        if is_undefined(value):
+            place.refuse(SignatureError, own.value(rest), value, "set it in every iteration")
+        leaves, structure = with_whole_arrays(value)
+        if isinstance(value, TensorList) and own.structure.container is not None:
+            # An inner loop makes it grow.
+            self._growing[number] = value.dtype, value.element_shape
+            raise _Again
+        if not structure.matches(own.structure):
+            before = own.structure.pack([x.initial for x in own.leaves])
+            place.refuse(SignatureError, before, value, _GROWS)
+        pairs, is_new = [*zip(own.leaves, leaves, strict=True)], False
+        for leaf, new in pairs:
+            old = None if leaf.type is None else next(rest)
+            is_new |= _next_leaf(leaf, new, old, place)
+        return pairs, is_new
+
+    def _leave_out(self, number: int) -> None:
+        """Carries a name no longer, which only functions that are values may read: they may not."""
+        name = self._names[number]
+        fact = f"a graph cannot carry what a loop sets {name!r} to, and a function reads it later"
+        fix = f"give the function the value that it is to read: lambda x, {name}={name}: …"
+        self.own[number] = _LoopName(None, [], Unknown(name, fact, fix))
 
     def _define(self, number: int, value: Any) -> bool:
         """Gives a name without a value before the loop the types that it gets in the loop."""

@@ -1,9 +1,12 @@
-"""What a call of an inner function sets, in the functions around it."""
+"""What inner functions read and set of the functions around them."""
 
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any
 
 from tracegraph.autograph.translation.syntax_trees import parts_of, walk
 
@@ -33,6 +36,59 @@ def bound_inside(tree: ast.AST) -> frozenset[str]:
     """The names that the functions inside a tree bind."""
     inner = (x for x in walk(tree) if isinstance(x, ast.FunctionDef) and x is not tree)
     return frozenset().union(*(_Function(x).bound for x in inner))
+
+
+def read_by_values(tree: ast.AST, known: Mapping[str, Any]) -> frozenset[str]:
+    """The names of a function that lambdas, generator expressions and the methods of classes in it
+    read: these are values, which may be called wherever they have got to. Left out are those that
+    are given to a function which calls them at once; `known` are the names outside the function."""
+    nodes = [x for x in walk(tree) if x is not tree]
+    set_here = {x.id for x in nodes if isinstance(x, ast.Name) and not isinstance(x.ctx, ast.Load)}
+    calls = [x for x in nodes if isinstance(x, ast.Call) and _calls_at_once(x, known, set_here)]
+    called = {id(y) for x in calls for y in _given(x)}
+    found = set[str]()
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            methods = (x for x in walk(node) if isinstance(x, ast.FunctionDef))
+            found = found.union(*map(names_from_outside, methods))
+        elif isinstance(node, ast.Lambda) and id(node) not in called:
+            found |= names_from_outside(node)
+        elif isinstance(node, ast.GeneratorExp) and id(node) not in called:
+            found |= _names_in(node)
+    return frozenset(found)
+
+
+#: Where the functions are that call what they are given before they return.
+_FUNCTIONAL = [f"tracegraph.api.functional.{name}." for name in ("pfor", "vectorized_map", "jvp")]
+_CALL_AT_ONCE = ("tracegraph.control_flow.", "tracegraph.nest.", *_FUNCTIONAL)
+_READ_AT_ONCE = (all, any, dict, frozenset, list, max, min, set, sorted, sum, tuple)
+
+
+def _calls_at_once(call: ast.Call, known: Mapping[str, Any], unknown: set[str]) -> bool:
+    def found(node: ast.expr) -> Any:
+        match node:
+            case ast.Name(name) if name not in unknown:
+                return known.get(name, getattr(builtins, name, None))
+            case ast.Attribute(value, name) if isinstance(owner := found(value), ModuleType):
+                return getattr(owner, name, None)
+        return None
+
+    callee = found(call.func)
+    if isinstance(callee, FunctionType):
+        return f"{callee.__module__}.{callee.__name__}.".startswith(_CALL_AT_ONCE)
+    is_sort = isinstance(call.func, ast.Attribute) and call.func.attr in ("assert_stmt", "sort")
+    return is_sort or any(callee is x for x in _READ_AT_ONCE)
+
+
+def _given(call: ast.Call) -> Iterator[ast.expr]:
+    """The arguments of a call, and what literal lists, tuples and dicts among them hold."""
+    waiting = [*call.args, *(x.value for x in call.keywords)]
+    for x in waiting:
+        if isinstance(x, (ast.List, ast.Tuple)):
+            waiting += x.elts
+        elif isinstance(x, ast.Dict):
+            waiting += x.values
+        yield x
 
 
 def _aliases(tree: ast.AST) -> Iterator[tuple[str, set[str]]]:

@@ -41,7 +41,12 @@ from malt.pyct.static_analysis import (
 from tracegraph.autograph.function_conversion import NotConvertible
 from tracegraph.autograph.statements.values import is_flag_of_loop
 from tracegraph.autograph.translation.function_trees import tree_of
-from tracegraph.autograph.translation.inner_functions import base_of, bound_inside, set_by_calls
+from tracegraph.autograph.translation.inner_functions import (
+    base_of,
+    bound_inside,
+    read_by_values,
+    set_by_calls,
+)
 from tracegraph.autograph.translation.preparation import (
     InnerNotConvertible,
     left_to_python,
@@ -157,6 +162,7 @@ def _lowered(node: Any, context: Any, paths: Mapping[str, frozenset[str]]) -> An
     # A pass takes as long as any other, also where nothing is to be lowered.
     found = list(walk(node))
     kinds = {type(x) for x in found}
+    unsure = read_by_values(node, context.info.namespace)
     if ast.Break in kinds:
         node = break_statements.transform(node, context)
     if ast.Assert in kinds:
@@ -167,7 +173,7 @@ def _lowered(node: Any, context: Any, paths: Mapping[str, frozenset[str]]) -> An
         node = return_statements.transform(node, context)
     node = _Calls(context).visit(qual_names.resolve(node))
     if kinds & {ast.If, ast.While, ast.For}:
-        node = _with_staged_statements(node, context, paths)
+        node = _with_staged_statements(node, context, paths, unsure)
     if kinds & {ast.Compare, ast.IfExp}:
         node = _Choices(context).visit(node)
     if kinds & {ast.BoolOp, ast.Compare, ast.If, ast.UnaryOp, ast.While, ast.For}:
@@ -246,6 +252,22 @@ def _scope_copy(kind: Any, other: Any) -> Any:
     return made
 
 
+class _Activity(activity.ActivityAnalyzer):
+    """malt's analysis of which names code sets; but a function's parameters are names of its own,
+    which are not set where it is defined."""
+
+    def __init__(self, context: Any, parent_scope: Any = None) -> None:
+        transformer.Base.__init__(self, context)  # malt's own finds this class under its name
+        self.allow_skips = False
+        self.scope = activity.Scope(parent_scope, isolated=True)
+        self._in_aug_assign = self._in_annotation = self._track_annotations_only = False
+
+    def visit_arg(self, node: ast.arg) -> Any:
+        is_own = not self._track_annotations_only
+        return super().visit_arg(node) if is_own else self.generic_visit(node)
+
+
+activity.ActivityAnalyzer = _Activity
 activity.Scope.copy_of = classmethod(_scope_copy)  # type: ignore[assignment]
 anno.hasanno, anno.getanno = _has_annotation, _annotation
 ast_util.CleanCopier.copy = _copied_clean
@@ -443,6 +465,7 @@ class _Statements(control_flow.ControlFlowTransformer):
         context: Any,
         shared: Iterable[str],
         set_by_calls: Mapping[str, frozenset[str]],
+        read_by_values: frozenset[str],
         tree: ast.AST,
     ) -> None:
         super().__init__(context)
@@ -450,6 +473,7 @@ class _Statements(control_flow.ControlFlowTransformer):
         self._shared = frozenset(shared)
         #: What a call of an inner function sets, by the name of that.
         self._set_by_calls = set_by_calls
+        self._read_by_values = read_by_values
         self._bound_inside = bound_inside(tree) if set_by_calls else frozenset[str]()
         #: The blocks already lowered: templates copy their arguments, so a deeply nested block
         #: would be copied at every level.
@@ -516,7 +540,22 @@ class _Statements(control_flow.ControlFlowTransformer):
             ):
                 known: Any = anno.getanno(node, key)
                 anno.setanno(node, key, known | more)
-        return super()._get_block_vars(node, modified | found)
+        names, undefined, count = super()._get_block_vars(node, modified | found)
+        unsure = self._unsure(node, modified)
+        sure = [x for x in names if x not in unsure]
+        count -= sum(x in unsure for x in names[:count])
+        return [*sure, *unsure], undefined, count
+
+    def _get_block_basic_vars(self, modified: Any, live_in: Any, live_out: Any) -> Any:
+        found = super()._get_block_basic_vars(modified, live_in, live_out)
+        return found | {x for x in modified if str(x) in self._read_by_values}
+
+    def _unsure(self, node: Any, modified: Any) -> list[Any]:
+        """The names that a statement changes and that nothing reads later, unless a function that
+        is a value does."""
+        keys = (anno.Static.LIVE_VARS_IN, anno.Static.LIVE_VARS_OUT)
+        live: frozenset[Any] = frozenset().union(*(cast(Any, anno.getanno(node, x)) for x in keys))
+        return sorted(x for x in modified - live if str(x) in self._read_by_values)
 
     def _visible(self, paths: set[str]) -> set[str]:
         """The paths without those of names that only functions inside this one bind."""
@@ -532,7 +571,8 @@ class _Statements(control_flow.ControlFlowTransformer):
         body: Any = anno.getanno(node, annos.NodeAnno.BODY_SCOPE)
         flags = filter(is_flag_of_loop, map(str, body.bound))
         read_after = ("read_after", map(str, live))
-        for key, names in (read_after, ("exits", flags), ("shared", self._shared)):
+        unsure = ("unsure", map(str, self._unsure(node, body.bound | _targets(node))))
+        for key, names in (read_after, ("exits", flags), ("shared", self._shared), unsure):
             options.keys.append(ast.Constant(key))
             options.values.append(ast.Tuple([*map(ast.Constant, sorted(names))], ast.Load()))
         return options
@@ -659,10 +699,10 @@ def _visit_internal(self: Any, mode: Any) -> None:
 cfg.GraphVisitor._visit_internal = _visit_internal
 
 
-def _targets(loop: ast.For) -> Any:
+def _targets(loop: ast.stmt) -> Any:
     """What the items of a loop set."""
-    scope: Any = anno.getanno(loop, annos.NodeAnno.ITERATE_SCOPE)
-    return scope.modified
+    scope: Any = anno.getanno(loop, annos.NodeAnno.ITERATE_SCOPE, default=None)
+    return frozenset() if scope is None else scope.modified
 
 
 class _Liveness(liveness.Analyzer):
@@ -696,15 +736,18 @@ class _Liveness(liveness.Analyzer):
 liveness.Analyzer = _Liveness
 
 
-def _with_staged_statements(node: Any, context: Any, paths: Mapping[str, frozenset[str]]) -> Any:
-    """The tree with control flow statements as calls of the hooks."""
+def _with_staged_statements(
+    node: Any, context: Any, paths: Mapping[str, frozenset[str]], unsure: frozenset[str]
+) -> Any:
+    """The tree with control flow statements as calls of the hooks. The names that are `unsure` are
+    read by values, see `read_by_values`."""
     graphs = _control_flow(node)
     node = activity.resolve(qual_names.resolve(node), context, None)
     node = reaching_definitions.resolve(node, context, graphs)
     node = reaching_fndefs.resolve(node, context, graphs)
     declared = (x.names for x in walk(node) if isinstance(x, (ast.Global, ast.Nonlocal)))
     shared = itertools.chain.from_iterable(declared)
-    statements = _Statements(context, shared, paths, node)
+    statements = _Statements(context, shared, paths, unsure, node)
     return statements.visit(liveness.resolve(node, context, graphs))
 
 
