@@ -707,8 +707,7 @@ def _targets(loop: ast.stmt) -> Any:
 
 class _Liveness(liveness.Analyzer):
     """malt's analysis of which names are read later, but a `for` that has no further item leaves
-    its target as it is: what was set before may be read after it. And a lambda with a name may be
-    called later, like any function."""
+    its target as it is: what was set before may be read after it."""
 
     def __init__(self, graph: Any, include_annotations: bool) -> None:
         cfg.GraphVisitor.__init__(self, graph)  # malt's own finds this class under its name
@@ -719,10 +718,6 @@ class _Liveness(liveness.Analyzer):
             for x, behind in graph.stmt_next.items()
             if isinstance(x, ast.For)
         }
-        self._named = {x.value for x in graph.index if isinstance(x, ast.Assign)}
-
-    def lamba_check(self, function: Any) -> bool:  # malt's spelling
-        return super().lamba_check(function) and function not in self._named
 
     def visit_node(self, node: Any) -> bool:
         before = self.in_[node]
