@@ -228,3 +228,18 @@ def test_functions_that_are_called_at_once_add_no_state():
 
     f(tg.ones([3]), tg.constant(2))
     assert "k_is_set" not in str(f.traces[0].graph)
+
+
+def test_a_function_may_be_a_default_of_its_own():
+    def twice(k, again=None):
+        return 2.0 * k
+
+    twice.__defaults__ = (twice,)
+
+    @tg.function
+    def f(x):
+        while x < 10.0:
+            x = twice(x)
+        return x
+
+    assert float(f(tg.constant(3.0))) == 12.0

@@ -620,7 +620,9 @@ def _reached_by(
         yield from _reached_in("self", value.__self__, names, _DEEPEST, seen, own)
         value = value.__func__
     if isinstance(value, FunctionType):
-        if not is_ours(value.__code__.co_filename):
+        # A function may be a default of its own, as in code that other code has made.
+        is_new = id(value) not in seen and len(seen) <= _MOST_SEEN
+        if is_new and not is_ours(value.__code__.co_filename):
             yield from _reached(value, names, seen, name, own)
             for x in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
                 yield from _reached_in(f"a default of {name}", x, names, _DEEPEST, seen, own)
